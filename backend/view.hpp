@@ -1,0 +1,46 @@
+// Checked tensor views: a DLTensor whose every number was looked at before any work.
+#pragma once
+
+#include <ninefold/types.h>
+
+#include <array>
+#include <cstdint>
+
+namespace ninefold {
+
+enum class dtype : uint8_t { f32, f16, bf16, boolean };
+
+int64_t size_of(dtype type);
+const char* name_of(dtype type);
+
+struct view {
+  const char* name;  // the argument, for messages
+  void* data;        // byte_offset applied; may be nullptr when empty
+  DLDevice device;
+  dtype type;
+  int rank;
+  std::array<int64_t, NF_MAX_RANK> shape;
+  std::array<int64_t, NF_MAX_RANK> stride;  // elements; contiguous ones filled in
+  int64_t count;                            // elements, 0 if any dimension is 0
+};
+
+// Checks one argument: not NULL, a known dtype and device, rank 1..NF_MAX_RANK, sizes >= 0, an
+// extent that fits in 63 bits, memory that is there and aligned to its element. `what` names it.
+view check_view(const char* op, const char* what, const DLTensor* tensor);
+
+void require_same_shape(const char* op, const view& expected, const view& actual);
+void require_same_dtype(const char* op, const view& expected, const view& actual);
+void require_same_device(const char* op, const view& expected, const view& actual);
+
+// An output must not write one element twice (stride 0, or dimensions that overlap).
+void require_distinct_elements(const char* op, const view& out);
+
+// `out` may be the very view of `in` (same data, dtype, strides) when `in_place`; any other shared
+// byte fails.
+void require_no_overlap(const char* op, const view& in, const view& out, bool in_place);
+
+// Whether two views share a byte. Interleaved slices of one buffer do not. When the search would be
+// too long it says true.
+bool overlap(const view& a, const view& b);
+
+}  // namespace ninefold

@@ -1,0 +1,15 @@
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(hwy REQUIRED CONFIG)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_path(DLPACK_INCLUDE_DIR dlpack/dlpack.h REQUIRED)
+if(BUILD_TESTING)
+  find_package(GTest REQUIRED)
+endif()
+
+# Only a baseline: without it the ledger says so.
+find_package(dnnl CONFIG QUIET)
+if(NOT dnnl_FOUND)
+  message(STATUS "oneDNN not found: the ledger's CPU baseline rows will say it is absent")
+endif()
