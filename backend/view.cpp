@@ -1,8 +1,8 @@
 #include "backend/view.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
-#include <vector>
 
 #include "backend/device.hpp"
 #include "backend/status.hpp"
@@ -53,8 +53,8 @@ struct term {
   int64_t step, low, high;
 };
 
-// Is there a k for every term with base + sum(step * k) == 0? `reach_low/high` of the tail bound the
-// search at each level; few k of each term survive when the terms are sorted by step.
+// Is there a k for every term with base + sum(step * k) == 0? `reach_low/high` of the tail bound
+// the search at each level; few k of each term survive when the terms are sorted by step.
 bool solvable(int64_t base, const term* terms, int count, int& budget) {
   if (count == 0) return base == 0;
   if (--budget < 0) return true;
@@ -74,19 +74,28 @@ bool solvable(int64_t base, const term* terms, int count, int& budget) {
   return false;
 }
 
-void add_term(std::vector<term>& terms, int64_t step, int64_t size, bool negative) {
-  if (size <= 1 || step == 0) return;
-  term t{step, 0, size - 1};
-  if (negative) t = {step, -(size - 1), 0};
-  if (t.step < 0) t = {-t.step, -t.high, -t.low};
-  for (term& other : terms)
-    if (other.step == t.step) {
-      other.low += t.low;
-      other.high += t.high;
+// The terms of two views and of a byte within an element of each.
+struct term_list {
+  std::array<term, 2 * NF_MAX_RANK + 2> terms;
+  int count = 0;
+
+  void add(int64_t stride, int64_t bytes, int64_t size, bool negative) {
+    if (size <= 1 || stride == 0) return;  // the stride of a size of 1 may be any number
+    const int64_t step = stride * bytes;
+    term t{step, 0, size - 1};
+    if (negative) t = {step, -(size - 1), 0};
+    if (t.step < 0) t = {-t.step, -t.high, -t.low};
+    int at = 0;  // largest step first
+    while (at < count && terms[at].step > t.step) ++at;
+    if (at < count && terms[at].step == t.step) {
+      terms[at].low += t.low;
+      terms[at].high += t.high;
       return;
     }
-  terms.push_back(t);
-}
+    for (int i = count++; i > at; --i) terms[i] = terms[i - 1];
+    terms[at] = t;
+  }
+};
 
 }  // namespace
 
@@ -177,16 +186,23 @@ void require_same_device(const char* op, const view& expected, const view& actua
 }
 
 void require_distinct_elements(const char* op, const view& out) {
-  std::array<std::pair<int64_t, int64_t>, NF_MAX_RANK> dims;  // (|stride|, size)
+  if (out.count == 0) return;
+  // By rising stride, each dimension must step over all that the smaller ones reach.
+  std::array<int, NF_MAX_RANK> order;
   int count = 0;
-  for (int i = 0; i < out.rank; ++i)
-    if (out.shape[i] > 1) dims[count++] = {std::abs(out.stride[i]), out.shape[i]};
-  std::sort(dims.begin(), dims.begin() + count);
+  for (int i = 0; i < out.rank; ++i) {
+    if (out.shape[i] == 1) continue;
+    int at = count++;
+    for (; at > 0 && std::abs(out.stride[order[at - 1]]) > std::abs(out.stride[i]); --at)
+      order[at] = order[at - 1];
+    order[at] = i;
+  }
   int64_t reach = 0;
   for (int i = 0; i < count; ++i) {
-    if (dims[i].first <= reach)
+    const int64_t stride = std::abs(out.stride[order[i]]);
+    if (stride <= reach)
       fail(NF_INVALID_ARGUMENT, "%s: %s: an output's elements must not share memory", op, out.name);
-    reach += dims[i].first * (dims[i].second - 1);
+    reach += stride * (out.shape[order[i]] - 1);
   }
 }
 
@@ -201,22 +217,20 @@ bool overlap(const view& a, const view& b) {
   if (base + eb.low >= ea.high || ea.low >= base + eb.high) return false;
 
   // A shared byte: base + (b's element) + (its byte) - (a's element) - (its byte) == 0.
-  std::vector<term> terms;
-  terms.reserve(2 * NF_MAX_RANK + 2);
-  for (int i = 0; i < b.rank; ++i)
-    add_term(terms, b.stride[i] * size_of(b.type), b.shape[i], false);
-  for (int i = 0; i < a.rank; ++i) add_term(terms, a.stride[i] * size_of(a.type), a.shape[i], true);
-  add_term(terms, 1, size_of(b.type), false);
-  add_term(terms, 1, size_of(a.type), true);
-  std::sort(terms.begin(), terms.end(), [](const term& p, const term& q) { return p.step > q.step; });
+  term_list list;
+  const int64_t a_bytes = size_of(a.type), b_bytes = size_of(b.type);
+  for (int i = 0; i < b.rank; ++i) list.add(b.stride[i], b_bytes, b.shape[i], false);
+  for (int i = 0; i < a.rank; ++i) list.add(a.stride[i], a_bytes, a.shape[i], true);
+  list.add(1, 1, b_bytes, false);
+  list.add(1, 1, a_bytes, true);
   int budget = 10000;
-  return solvable(base, terms.data(), static_cast<int>(terms.size()), budget);
+  return solvable(base, list.terms.data(), list.count, budget);
 }
 
 void require_no_overlap(const char* op, const view& in, const view& out, bool in_place) {
-  const bool same =
-      in.data == out.data && in.type == out.type &&
-      std::equal(in.stride.begin(), in.stride.begin() + in.rank, out.stride.begin());
+  bool same = in.data == out.data && in.type == out.type;
+  for (int i = 0; i < in.rank && same; ++i)
+    same = in.shape[i] == 1 || in.stride[i] == out.stride[i];
   if ((same && in_place) || !overlap(in, out)) return;
   fail(NF_INVALID_ARGUMENT, "%s: %s overlaps %s and is not the same view", op, out.name, in.name);
 }

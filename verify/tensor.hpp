@@ -2,11 +2,10 @@
 // doubles, poisoned with NaN before use, fenced by canaries on both sides.
 #pragma once
 
-#include <ninefold/ninefold.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <ninefold/ninefold.hpp>
 #include <span>
 #include <vector>
 
@@ -44,7 +43,8 @@ class tensor {
 
   void poison();                 // every byte of the storage 0xFF: NaN in each float dtype
   int64_t count_poison() const;  // logical elements that still hold the poison's bits
-  bool canaries_intact() const;  // nothing outside the view's storage was written
+  // Nothing outside the view was written: neither the fences nor the gaps between its elements.
+  bool canaries_intact() const;
   std::vector<std::byte> snapshot() const;  // the storage, for bitwise comparison
 
  private:

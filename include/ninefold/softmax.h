@@ -17,12 +17,13 @@ extern "C" {
  * Shapes: x, y, dy, dx are alike, (..., N) with rank 1 to NF_MAX_RANK; rows run over the last
  * dimension. Any strides are honoured for inputs (0 included); outputs may be strided but must not
  * overlap themselves.
- * dtypes: (x, y) and (dx, dy = y) are one of fp32-fp32, fp16-fp16, bf16-bf16, fp16-fp32, bf16-fp32. */
+ * dtypes: (x, y) and (dx, dy = y) are one of fp32-fp32, fp16-fp16, bf16-bf16, fp16-fp32, bf16-fp32.
+ */
 typedef struct nf_softmax_args {
-  const DLTensor* x;    /* forward in */
-  const DLTensor* y;    /* forward out; backward in. May be the very view of x if the dtypes agree */
-  const DLTensor* dy;   /* backward in: the gradient that arrives, dtype of y */
-  const DLTensor* dx;   /* backward out; may be the very view of dy or of y if the dtypes agree */
+  const DLTensor* x;  /* forward in */
+  const DLTensor* y;  /* forward out; backward in. May be the very view of x if the dtypes agree */
+  const DLTensor* dy; /* backward in: the gradient that arrives, dtype of y */
+  const DLTensor* dx; /* backward out; may be the very view of dy or of y if the dtypes agree */
   const DLTensor* mask; /* forward in, or NULL. Broadcast to x's shape from the right.
                            Boolean (or 8-bit unsigned): true means allowed.
                            fp32 or x's dtype: added to scale * x; -inf means not allowed. */
@@ -47,16 +48,17 @@ typedef struct nf_softmax_args {
  * this call.
  * NF_UNAVAILABLE: CUDA tensors without CUDA in the build or without a driver.
  * NF_RUNTIME_ERROR: the launch failed.
- * A failed call has written nothing. No workspace, allocation or synchronisation; capturable. The
- * result does not depend on the number of threads or on the other rows of the batch. */
+ * A failed call has written nothing. No workspace, allocation or synchronisation; capturable.
+ * Deterministic: the same call gives the same bits, whatever the number of threads and whatever the
+ * other rows hold. Another alignment or row stride may sum in another order. */
 NF_API nf_status nf_softmax_forward(const nf_softmax_args* args, nf_stream stream);
 
 /* dx from the saved y and the arriving dy:
  *   softmax      dx = scale * y * (dy - sum(y * dy))
  *   log-softmax  dx = scale * (dy - exp(y) * sum(dy))
- * Positions with no probability (y = 0, log: y = -inf, or hidden by `causal`) get dx = 0 and take no
- * part in the sums, whatever dy holds there; so a row with nothing allowed has gradient 0. `mask`
- * is not read: y already carries it, and the gradient of an additive mask is dx / scale.
+ * Positions with no probability (y = 0, log: y = -inf, or hidden by `causal`) get dx = 0 and take
+ * no part in the sums, whatever dy holds there; so a row with nothing allowed has gradient 0.
+ * `mask` is not read: y already carries it, and the gradient of an additive mask is dx / scale.
  * Errors as for the forward. */
 NF_API nf_status nf_softmax_backward(const nf_softmax_args* args, nf_stream stream);
 

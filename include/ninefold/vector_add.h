@@ -12,7 +12,8 @@ typedef struct nf_vector_add_args {
   const DLTensor* x; /* in:  fp32, fp16 or bf16, any shape and strides (0 included) */
   const DLTensor* y; /* in:  dtype, shape and device of x, its own strides */
   const DLTensor* z; /* out: dtype, shape and device of x; may be the very view of x or of y */
-  const char* rung;  /* NULL: chosen by layout. CPU: "scalar", "stream". CUDA: "scalar", "vector16" */
+  const char*
+      rung; /* NULL: chosen by layout. CPU: "scalar", "stream". CUDA: "scalar", "vector16" */
 } nf_vector_add_args;
 
 /* Adds in fp32 and rounds once. Inf and NaN follow IEEE 754.

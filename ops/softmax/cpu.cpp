@@ -1,0 +1,562 @@
+// Softmax on the CPU: "three_pass", the plain loops, and "stream", Highway vectors that read memory
+// once and write it once per row.
+#include "backend/cpu/targets.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/softmax/cpu.cpp"
+#include <hwy/foreach_target.h>
+//
+#include "backend/cpu/reduce.hpp"
+#include "ops/softmax/softmax.hpp"
+
+#ifndef NF_SOFTMAX_CPU_WITH_TYPES
+#define NF_SOFTMAX_CPU_WITH_TYPES
+namespace ninefold::cpu {
+namespace {
+
+// Calls f with a value of each storage type of the pair.
+template <class F>
+void with_types(dtype in, dtype out, const F& f) {
+  if (in == dtype::f32) return f(float{}, float{});
+  if (in == dtype::f16) return out == dtype::f16 ? f(f16{}, f16{}) : f(f16{}, float{});
+  return out == dtype::bf16 ? f(bf16{}, bf16{}) : f(bf16{}, float{});
+}
+
+}  // namespace
+}  // namespace ninefold::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ninefold::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Elements summed in fp32 before the partial sum joins the row's, which is kept in double: the
+// error of a row of 10 million is that of a few thousand. A block of v also stays in L1 between the
+// search for its maximum and its exponentials.
+constexpr int64_t block_size = 4096;
+// Rows up to here keep their exponentials on the stack (208 KiB, so in L2); longer ones compute
+// them again.
+constexpr int64_t kept_size = 13 * block_size;
+
+// Two kept rows, for while one is computed the one before goes out to memory.
+template <class Out, bool kPairs>
+struct stack_space {
+  HWY_ALIGN float kept[2][kept_size + kLanes];  // the last store may be a whole vector
+  HWY_ALIGN float values[block_size + kLanes];  // a block of v, where a mask is in the way
+  int current = 0;
+  late_row<Out, kPairs> late;
+};
+
+template <bool kPairs, class T, class Value>
+HWY_INLINE void write(int64_t n, T* out, bool past_caches, const Value& value) {
+  if (past_caches) {
+    map_past_caches<kPairs>(n, out, value);
+  } else {
+    map<kPairs>(n, out, value);
+  }
+}
+
+// A row with scale 1 and no mask is read straight from x.
+template <class T>
+struct plain_row {
+  using value = T;
+  const T* x;
+  HWY_INLINE const T* open(int64_t begin, int64_t, float*) const { return x + begin; }
+  HWY_INLINE const T* again(int64_t begin, const float*) const { return x + begin; }
+};
+
+// For any other row v is made block by block in `scratch`, -inf where it is hidden.
+template <class T>
+struct masked_row {
+  using value = float;
+  const T* x;
+  float scale;
+  const void* mask;
+  mask_kind kind;
+  int64_t mask_stride;
+
+  HWY_INLINE const float* open(int64_t begin, int64_t n, float* scratch) const {
+    if (kind == mask_kind::f32) {
+      fill(static_cast<const float*>(mask), begin, n, scratch);
+    } else if (kind == mask_kind::same_as_x) {
+      fill(static_cast<const T*>(mask), begin, n, scratch);
+    } else {
+      fill(static_cast<const byte_bool*>(mask), begin, n, scratch);
+    }
+    return scratch;
+  }
+  HWY_INLINE const float* again(int64_t, const float* scratch) const { return scratch; }
+
+ private:
+  template <class M>
+  HWY_INLINE void fill(const M* row_mask, int64_t begin, int64_t n, float* scratch) const {
+    const T* const from = x + begin;
+    const M* const added = row_mask + begin * mask_stride;
+    const int64_t stride = mask_stride;
+    const vec nothing = set(-INFINITY), factor = set(scale);
+    map<false>(n, scratch, [=](int64_t i, auto part) NF_VECTOR {
+      const vec in = part.load(from + i, 0.0f);
+      vec add;
+      if (stride == 1) {
+        add = part.load(added + i, 0.0f);
+      } else {
+        M lanes[kLanes];
+        for (size_t j = 0; j < part.count; ++j)
+          lanes[j] = added[(i + static_cast<int64_t>(j)) * stride];
+        add = part.load(lanes, 0.0f);
+      }
+      // By selection, for what is hidden may be NaN.
+      const vec_mask hidden = hn::Or(hn::Eq(in, nothing), hn::Eq(add, nothing));
+      return hn::IfThenElse(hidden, nothing, fused(in, factor, add));
+    });
+  }
+};
+
+template <bool kPairs, class T>
+HWY_INLINE float max_of(const T* v, int64_t n) {
+  return max_over<kPairs>(
+      n, [=](int64_t i, auto part) NF_VECTOR { return part.load(v + i, -INFINITY); });
+}
+
+// While nothing is allowed any finite reference will do.
+HWY_INLINE float reference_of(float max) { return max == -INFINITY ? 0.0f : max; }
+
+// Sums 2^24 exp(v - reference) and, if asked, keeps the terms, in the order of the parts. This loop
+// has time to spare for memory: what comes next is fetched and what was finished is written.
+template <bool kKeep, class T, class X, class Out, bool kPairs>
+HWY_INLINE float sum_exp(const T* v, int64_t n, float reference, float* kept, const X* next,
+                         late_row<Out, kPairs>& late) {
+  const vec from = set(reference);
+  return sum_over<kPairs>(
+      n,
+      [=](vec acc, int64_t i, auto part) NF_VECTOR {
+        const vec e = exp_times_2_24<sizeof(Out) == 2>(hn::Sub(part.load(v + i, -INFINITY), from));
+        if constexpr (kKeep) store(e, kept + i + part.slot);
+        return hn::Add(acc, e);
+      },
+      [=, &late](int64_t i) NF_VECTOR {
+        prefetch(next + i);
+        late.template advance<4 * int64_t{kLanes}>();
+      });
+}
+
+// The row's results, once its maximum and its sum are known.
+struct row_sums {
+  float max;
+  double sum;  // of 2^24 exp(v - max)
+
+  // Not with nothing allowed, nor with an allowed NaN or +inf, which made the sum NaN.
+  bool regular() const { return max > -INFINITY && sum < INFINITY; }
+  float inverse() const { return static_cast<float>(1 / sum); }
+
+  template <bool kPairs, class T, class Out>
+  HWY_INLINE void write_softmax(const T* v, int64_t n, Out* y, bool past_caches) const {
+    const vec from = set(max), factor = set(inverse());
+    write<kPairs>(n, y, past_caches, [=](int64_t i, auto part) NF_VECTOR {
+      return hn::Mul(exp_times_2_24<sizeof(Out) == 2>(hn::Sub(part.load(v + i, 0.0f), from)),
+                     factor);
+    });
+  }
+  template <bool kPairs, class T, class Out>
+  HWY_INLINE void write_log(const T* v, int64_t n, Out* y, bool past_caches) const {
+    const vec from = set(max), log_sum = set(static_cast<float>(std::log(sum / exp_unit)));
+    write<kPairs>(n, y, past_caches, [=](int64_t i, auto part) NF_VECTOR {
+      return hn::Sub(hn::Sub(part.load(v + i, 0.0f), from), log_sum);
+    });
+  }
+};
+
+// A row without a regular sum: what is allowed becomes NaN.
+template <class Row, class Out>
+HWY_NOINLINE void write_irregular(const Row& row, int64_t n, Out* y, bool log, float* scratch) {
+  const vec nothing = set(-INFINITY), hidden = set(log ? -INFINITY : 0.0f);
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const int64_t count = HWY_MIN(n - begin, block_size);
+    const auto* const v = row.open(begin, count, scratch);
+    map<false>(count, y + begin, [=](int64_t i, auto part) NF_VECTOR {
+      return hn::IfThenElse(hn::Eq(part.load(v + i, 0.0f), nothing), hidden, set(NAN));
+    });
+  }
+}
+
+// Three passes over a row that fits, of which memory sees one read and one write: the maximum; the
+// exponentials, kept, and their sum; the scaling, late if the results go past the caches.
+template <bool kPairs, class Row, class Out>
+HWY_NOINLINE void short_row(const Row& row, int64_t n, int64_t cols, Out* y, bool log,
+                            bool past_caches, stack_space<Out, kPairs>& space) {
+  float* const kept = space.kept[space.current];
+  row_sums total{-INFINITY, 0};
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const int64_t count = HWY_MIN(n - begin, block_size);
+    const float max = max_of<kPairs>(row.open(begin, count, kept + begin), count);
+    if (max > total.max) total.max = max;
+  }
+  const float reference = reference_of(total.max);
+  const auto* const next = row.x + HWY_MAX(cols, block_size);
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const int64_t count = HWY_MIN(n - begin, block_size);
+    const auto* const v = row.again(begin, kept + begin);
+    total.sum += log ? sum_exp<false>(v, count, reference, nullptr, next + begin, space.late)
+                     : sum_exp<true>(v, count, reference, kept + begin, next + begin, space.late);
+  }
+
+  if (!total.regular()) return write_irregular(row, n, y, log, space.values);
+  if (!past_caches) {
+    if (log) return total.template write_log<kPairs>(row.again(0, kept), n, y, false);
+    const vec factor = set(total.inverse());
+    return map<kPairs, false>(n, y, [=](int64_t i, auto part) NF_VECTOR {
+      return hn::Mul(load(kept + i + part.slot), factor);
+    });
+  }
+  if (log) {
+    Out* const results = reinterpret_cast<Out*>(kept);
+    total.template write_log<kPairs>(row.again(0, kept), n, results, false);
+    space.late.copy(n, results, y);
+  } else {
+    space.late.scale(n, kept, total.inverse(), y);
+  }
+  space.current = 1 - space.current;
+}
+
+// A row that does not fit, read twice, block by block. The first time by the online recurrence: the
+// sum so far is rescaled when the maximum rises.
+template <bool kPairs, class Row, class Out>
+HWY_NOINLINE void long_row(const Row& row, int64_t n, Out* y, bool log, bool past_caches,
+                           stack_space<Out, kPairs>& space) {
+  row_sums total{-INFINITY, 0};
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const int64_t count = HWY_MIN(n - begin, block_size);
+    const auto* const v = row.open(begin, count, space.values);
+    const float max = max_of<kPairs>(v, count);
+    if (max > total.max) {
+      total.sum *= std::exp(static_cast<double>(total.max) - max);
+      total.max = max;
+    }
+    total.sum += sum_exp<false>(v, count, reference_of(total.max), nullptr,
+                                row.x + begin + block_size, space.late);
+  }
+  if (!total.regular()) return write_irregular(row, n, y, log, space.values);
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const int64_t count = HWY_MIN(n - begin, block_size);
+    const auto* const v = row.open(begin, count, space.values);
+    if (log) {
+      total.template write_log<kPairs>(v, count, y + begin, past_caches);
+    } else {
+      total.template write_softmax<kPairs>(v, count, y + begin, past_caches);
+    }
+  }
+}
+
+template <class Out>
+HWY_INLINE void fill_hidden(int64_t n, Out* out, float value, bool past_caches) {
+  const vec all = set(value);
+  write<false>(n, out, past_caches, [=](int64_t, auto) NF_VECTOR { return all; });
+}
+
+// `row_at` makes the row that begins at x.
+template <class In, class Out, class RowAt>
+HWY_INLINE void forward_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
+                              bool past_caches, const RowAt& row_at) {
+  using row_type = decltype(row_at(nullptr, 0));
+  constexpr bool pairs = all_bf16<typename row_type::value, Out>;
+  const auto& layout = p.layout;
+  stack_space<Out, pairs> space;
+  for (int64_t r = begin; r < end; ++r) {
+    const row_type row = row_at(static_cast<const In*>(p.x) + row_offset(layout, p.x_index, r), r);
+    Out* y = static_cast<Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
+    if (n <= kept_size) {
+      short_row(row, n, layout.cols, y, p.log, past_caches, space);
+    } else {
+      long_row(row, n, y, p.log, past_caches, space);
+    }
+    fill_hidden(layout.cols - n, y + n, p.log ? -INFINITY : 0.0f, past_caches);
+  }
+  space.late.finish();
+  if (past_caches) hwy::FlushStream();
+}
+
+template <class In, class Out>
+HWY_NOINLINE void plain_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
+                              bool past_caches) {
+  forward_range<In, Out>(p, begin, end, past_caches,
+                         [](const In* x, int64_t) { return plain_row<In>{x}; });
+}
+
+template <class In, class Out>
+HWY_NOINLINE void masked_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
+                               bool past_caches) {
+  static constexpr uint8_t always = 1;
+  const int64_t mask_bytes = p.mask_type == mask_kind::boolean ? 1
+                             : p.mask_type == mask_kind::f32   ? sizeof(float)
+                                                               : sizeof(In);
+  forward_range<In, Out>(p, begin, end, past_caches, [&](const In* x, int64_t r) {
+    if (p.mask_type == mask_kind::none)
+      return masked_row<In>{x, p.scale, &always, mask_kind::boolean, 0};
+    const int64_t offset = row_offset(p.layout, p.mask_index, r) * mask_bytes;
+    return masked_row<In>{x, p.scale, static_cast<const char*>(p.mask) + offset, p.mask_type,
+                          p.layout.col_stride[p.mask_index]};
+  });
+}
+
+template <bool kLog, class Out, class In, bool pairs>
+HWY_NOINLINE void backward_row(const Out* y, const Out* dy, In* dx, int64_t n, int64_t cols,
+                               float scale, bool past_caches, stack_space<In, pairs>& space) {
+  const int64_t next = n <= kept_size ? HWY_MAX(cols, block_size) : block_size;
+  late_row<In, pairs>& late = space.late;
+  constexpr float no_probability = kLog ? -INFINITY : 0.0f;
+  const vec nothing = set(no_probability);
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += block_size) {
+    const Out* const out = y + begin;
+    const Out* const slope = dy + begin;
+    sum += sum_over<pairs>(
+        HWY_MIN(n - begin, block_size),
+        [=](vec acc, int64_t i, auto part) NF_VECTOR {
+          const vec p = part.load(out + i, no_probability);
+          const vec g = part.load(slope + i, 0.0f);
+          // By selection, for dy may be NaN where there is no probability.
+          const vec term = kLog ? hn::Add(acc, g) : hn::MulAdd(p, g, acc);
+          return hn::IfThenElse(hn::Eq(p, nothing), acc, term);
+        },
+        [=, &late](int64_t i) NF_VECTOR {
+          prefetch(out + i + next);
+          prefetch(slope + i + next);
+          late.template advance<4 * int64_t{kLanes}>();
+        });
+  }
+  const vec total = set(static_cast<float>(sum)), factor = set(scale);
+  const bool later = past_caches && n <= kept_size;
+  In* const results = later ? reinterpret_cast<In*>(space.kept[space.current]) : dx;
+  write<pairs>(n, results, past_caches && !later, [=](int64_t i, auto part) NF_VECTOR {
+    const vec p = part.load(y + i, 0.0f);
+    const vec g = part.load(dy + i, 0.0f);
+    const vec d = kLog ? hn::NegMulAdd(exp(p), total, g) : hn::Mul(p, hn::Sub(g, total));
+    return hn::IfThenZeroElse(hn::Eq(p, nothing), hn::Mul(d, factor));
+  });
+  if (later) {
+    late.copy(n, results, dx);
+    space.current = 1 - space.current;
+  }
+}
+
+template <class In, class Out>
+void backward_range(const softmax_backward_problem& p, int64_t begin, int64_t end,
+                    bool past_caches) {
+  const auto& layout = p.layout;
+  stack_space<In, all_bf16<In, Out>> space;
+  for (int64_t r = begin; r < end; ++r) {
+    const Out* y = static_cast<const Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const Out* dy = static_cast<const Out*>(p.dy) + row_offset(layout, p.dy_index, r);
+    In* dx = static_cast<In*>(p.dx) + row_offset(layout, p.dx_index, r);
+    const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
+    if (p.log) {
+      backward_row<true>(y, dy, dx, n, layout.cols, p.scale, past_caches, space);
+    } else {
+      backward_row<false>(y, dy, dx, n, layout.cols, p.scale, past_caches, space);
+    }
+    fill_hidden(layout.cols - n, dx + n, 0.0f, past_caches);
+  }
+  space.late.finish();
+  if (past_caches) hwy::FlushStream();
+}
+
+void forward_rows(const softmax_forward_problem& p, int64_t begin, int64_t end, bool past_caches) {
+  with_types(p.in, p.out, [&](auto in, auto out) {
+    using in_type = decltype(in);
+    using out_type = decltype(out);
+    if (p.mask_type == mask_kind::none && p.scale == 1.0f) {
+      plain_range<in_type, out_type>(p, begin, end, past_caches);
+    } else {
+      masked_range<in_type, out_type>(p, begin, end, past_caches);
+    }
+  });
+}
+
+void backward_rows(const softmax_backward_problem& p, int64_t begin, int64_t end,
+                   bool past_caches) {
+  with_types(p.in, p.out, [&](auto in, auto out) {
+    backward_range<decltype(in), decltype(out)>(p, begin, end, past_caches);
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ninefold::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "backend/cpu/isa.hpp"
+#include "backend/cpu/parallel.hpp"
+#include "backend/launch.hpp"
+#include "backend/status.hpp"
+
+namespace ninefold::cpu {
+namespace {
+
+HWY_EXPORT(forward_rows);
+HWY_EXPORT(backward_rows);
+
+// v at column i, -inf where it is hidden.
+template <class In>
+float value_at(const softmax_forward_problem& p, const In* x, int64_t mask_row, int64_t i) {
+  const float in = to_float(x[i * p.layout.col_stride[p.x_index]]);
+  if (in == -INFINITY) return -INFINITY;
+  const int64_t at = mask_row + i * p.layout.col_stride[p.mask_index];
+  switch (p.mask_type) {
+    case mask_kind::none:
+      return p.scale * in;
+    case mask_kind::boolean:
+      return static_cast<const uint8_t*>(p.mask)[at] ? p.scale * in : -INFINITY;
+    default:
+      break;
+  }
+  const float added = p.mask_type == mask_kind::f32 ? static_cast<const float*>(p.mask)[at]
+                                                    : to_float(static_cast<const In*>(p.mask)[at]);
+  return added == -INFINITY ? -INFINITY : std::fma(p.scale, in, added);
+}
+
+// The formula as it is written down, over any strides: each pass reads the row anew.
+template <class In, class Out>
+void three_pass_forward(const softmax_forward_problem& p, int64_t first_row, int64_t end_row) {
+  const auto& layout = p.layout;
+  const float hidden = p.log ? -INFINITY : 0.0f;
+  for (int64_t r = first_row; r < end_row; ++r) {
+    const In* x = static_cast<const In*>(p.x) + row_offset(layout, p.x_index, r);
+    Out* y = static_cast<Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const int64_t mask_row = row_offset(layout, p.mask_index, r);
+    const int64_t y_stride = layout.col_stride[p.y_index];
+    const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
+
+    float max = -INFINITY;  // NaN is not above it, and comes back in the sum
+    for (int64_t i = 0; i < n; ++i) {
+      const float v = value_at(p, x, mask_row, i);
+      if (v > max) max = v;
+    }
+    if (max == -INFINITY) max = 0;  // nothing allowed: no number, but no NaN either
+
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(value_at(p, x, mask_row, i) - max);
+
+    const float total = static_cast<float>(sum), log_total = static_cast<float>(std::log(sum));
+    for (int64_t i = 0; i < n; ++i) {
+      const float v = value_at(p, x, mask_row, i);
+      float out = p.log ? v - max - log_total : std::exp(v - max) / total;
+      if (v == -INFINITY) out = hidden;
+      // NaN and Inf in the sum: every allowed position becomes NaN.
+      else if (!(sum > 0))
+        out = NAN;
+      y[i * y_stride] = from_float<Out>(out);
+    }
+    for (int64_t i = n; i < layout.cols; ++i) y[i * y_stride] = from_float<Out>(hidden);
+  }
+}
+
+template <class In, class Out>
+void three_pass_backward(const softmax_backward_problem& p, int64_t first_row, int64_t end_row) {
+  const auto& layout = p.layout;
+  const int64_t y_stride = layout.col_stride[p.y_index];
+  const int64_t dy_stride = layout.col_stride[p.dy_index];
+  const int64_t dx_stride = layout.col_stride[p.dx_index];
+  const float nothing = p.log ? -INFINITY : 0.0f;
+  for (int64_t r = first_row; r < end_row; ++r) {
+    const Out* y = static_cast<const Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const Out* dy = static_cast<const Out*>(p.dy) + row_offset(layout, p.dy_index, r);
+    In* dx = static_cast<In*>(p.dx) + row_offset(layout, p.dx_index, r);
+    const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
+
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const float out = to_float(y[i * y_stride]), slope = to_float(dy[i * dy_stride]);
+      if (out != nothing) sum += p.log ? slope : out * slope;
+    }
+
+    const float total = static_cast<float>(sum);
+    for (int64_t i = 0; i < n; ++i) {
+      const float out = to_float(y[i * y_stride]), slope = to_float(dy[i * dy_stride]);
+      const float d = p.log ? slope - std::exp(out) * total : out * (slope - total);
+      dx[i * dx_stride] = from_float<In>(out != nothing ? p.scale * d : 0.0f);
+    }
+    for (int64_t i = n; i < layout.cols; ++i) dx[i * dx_stride] = from_float<In>(0.0f);
+  }
+}
+
+constexpr const char* rungs[] = {"three_pass", "stream"};
+enum rung : int { three_pass, stream };
+
+// "stream" where the columns of all tensors named by `unit` lie side by side, else "three_pass".
+int choose_rung(const char* asked, const row_layout<3>& layout, std::initializer_list<int> unit) {
+  bool side_by_side = true;
+  for (int t : unit) side_by_side &= layout.col_stride[t] == 1 || layout.cols == 1;
+  if (!asked) return side_by_side ? stream : three_pass;
+  const int rung = find_rung("softmax", asked, rungs, std::size(rungs));
+  if (rung == stream && !side_by_side)
+    fail(NF_UNSUPPORTED, "softmax: rung \"stream\" needs columns of stride 1; leave the rung out");
+  return rung;
+}
+
+int64_t bytes_of(dtype type) { return type == dtype::f32 ? 4 : 2; }
+
+// Output this large would leave the caches before anyone reads it, so it need not pass through
+// them. In place the line is there already.
+bool past_caches(bool in_place, int64_t bytes_out) {
+  constexpr int64_t threshold = 32 << 20;
+  return !in_place && bytes_out > threshold;
+}
+
+}  // namespace
+
+void softmax_forward(const softmax_forward_problem& p) {
+  const int rung = choose_rung(p.rung, p.layout, {p.x_index, p.y_index});
+  const int64_t row_bytes = p.layout.cols * (bytes_of(p.in) + bytes_of(p.out));
+  const row_split split = split_rows(p.layout.rows, row_bytes);
+  const char* isa = isa_name();
+  if (rung == stream) {
+    const bool past = past_caches(p.x == p.y, p.layout.rows * p.layout.cols * bytes_of(p.out));
+    parallel_rows(p.layout.rows, split, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(forward_rows)(p, begin, end, past);
+    });
+  } else {
+    with_types(p.in, p.out, [&](auto in, auto out) {
+      parallel_rows(p.layout.rows, split, [&](int64_t begin, int64_t end) {
+        three_pass_forward<decltype(in), decltype(out)>(p, begin, end);
+      });
+    });
+  }
+  record({.op = "softmax",
+          .direction = "forward",
+          .device = "cpu",
+          .rung = rungs[rung],
+          .isa = isa,
+          .threads = split.threads});
+}
+
+void softmax_backward(const softmax_backward_problem& p) {
+  const int rung = choose_rung(p.rung, p.layout, {p.y_index, p.dy_index, p.dx_index});
+  const int64_t row_bytes = p.layout.cols * (2 * bytes_of(p.out) + bytes_of(p.in));
+  const row_split split = split_rows(p.layout.rows, row_bytes);
+  const char* isa = isa_name();
+  if (rung == stream) {
+    const bool past =
+        past_caches(p.dx == p.y || p.dx == p.dy, p.layout.rows * p.layout.cols * bytes_of(p.in));
+    parallel_rows(p.layout.rows, split, [&](int64_t begin, int64_t end) {
+      HWY_DYNAMIC_DISPATCH(backward_rows)(p, begin, end, past);
+    });
+  } else {
+    with_types(p.in, p.out, [&](auto in, auto out) {
+      parallel_rows(p.layout.rows, split, [&](int64_t begin, int64_t end) {
+        three_pass_backward<decltype(in), decltype(out)>(p, begin, end);
+      });
+    });
+  }
+  record({.op = "softmax",
+          .direction = "backward",
+          .device = "cpu",
+          .rung = rungs[rung],
+          .isa = isa,
+          .threads = split.threads});
+}
+
+}  // namespace ninefold::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,111 @@
+// Softmax forward on CUDA: the table of shapes and the launches.
+#include "ops/softmax/dispatch.cuh"
+#include "ops/softmax/forward.cuh"
+
+namespace ninefold::cuda {
+namespace {
+
+constexpr const char* op = "softmax";
+constexpr int online_threads = 512, three_pass_threads = 128;
+
+// Measured on an H200; ops/softmax/README.md has the numbers behind each line. The clusters come
+// before the wide blocks, which serve the devices that have none.
+constexpr std::array<row_shape, 13> shapes{{
+    {8, 1, 1, 12},
+    {.lanes = 16, .vectors = 2, .cluster = 1, .resident = 12, .core = true},
+    {.lanes = 32, .vectors = 4, .cluster = 1, .resident = 10, .core = true},
+    {64, 4, 1, 20},
+    {.lanes = 128, .vectors = 4, .cluster = 1, .resident = 10, .core = true},
+    {256, 4, 1, 5},
+    {.lanes = 512, .vectors = 4, .cluster = 1, .resident = 3, .core = true},
+    {256, 8, 2, 3},
+    {256, 4, 8, 6},
+    {256, 8, 8, 4},
+    {.lanes = 256, .vectors = 8, .cluster = 16, .resident = 4, .core = true},
+    {512, 8, 1, 2},
+    {1024, 8, 1, 1},
+}};
+
+// Every shape is built for outputs of x's type; for wider ones the core shapes are; and with a mask
+// or a scale, where a thread keeps fp32 values and so fewer of them, those of one block.
+template <class In, class Out>
+constexpr bool built(const row_shape& s, bool transformed) {
+  return transformed ? s.core && s.cluster == 1 : s.core || sizeof(In) == sizeof(Out);
+}
+
+using launcher = void (*)(const softmax_forward_problem&, nf_stream);
+
+template <class In, class Out, size_t kShape, bool kTransformed>
+void launch_shape_of(const softmax_forward_problem& p, nf_stream stream) {
+  constexpr row_shape s = shapes[kShape];
+  // With fp32 values in registers, as many blocks as fit without spilling.
+  constexpr int resident = kTransformed ? (s.resident + 1) / 2 : s.resident;
+  const int64_t rows_per_block = s.threads() / s.lanes;
+  launch(op, softmax_forward_kernel<In, Out, s.lanes, s.vectors, s.cluster, resident, kTransformed>,
+         {.blocks = grid_for(p.layout.rows, rows_per_block) * s.cluster,
+          .threads = s.threads(),
+          .cluster = s.cluster},
+         stream, p);
+}
+
+template <class In, class Out, size_t kShape>
+constexpr std::array<launcher, 2> launchers_of() {
+  std::array<launcher, 2> both{};
+  if constexpr (built<In, Out>(shapes[kShape], false))
+    both[false] = launch_shape_of<In, Out, kShape, false>;
+  if constexpr (built<In, Out>(shapes[kShape], true))
+    both[true] = launch_shape_of<In, Out, kShape, true>;
+  return both;
+}
+
+template <class In, class Out, size_t... kShape>
+void launch_one_read(const softmax_forward_problem& p, int shape, bool transformed,
+                     nf_stream stream, std::index_sequence<kShape...>) {
+  static constexpr std::array<launcher, 2> table[] = {launchers_of<In, Out, kShape>()...};
+  table[shape][transformed](p, stream);
+}
+
+template <class In, class Out>
+void run(const softmax_forward_problem& p, nf_stream stream) {
+  constexpr int width = 16 / sizeof(In);
+  const row_memory x{p.x_index, p.x, sizeof(In)}, y{p.y_index, p.y, sizeof(Out)};
+  const bool fits = vectors_fit(p.layout, {x, y});  // a mask is read element by element
+  const bool transformed = p.mask_type != mask_kind::none || p.scale != 1.0f;
+  const int64_t columns = columns_to_hold(p.layout, x);
+  const bool clusters = current_arch().sm90;
+  const softmax_choice choice =
+      choose(op, p.rung, shapes, fits, columns, width, [&](const row_shape& s) {
+        return (s.cluster == 1 || clusters) && built<In, Out>(s, transformed);
+      });
+
+  if (choice.rung == three_pass) {
+    launch(op, softmax_forward_three_pass<In, Out>,
+           {grid_for(p.layout.rows, three_pass_threads), three_pass_threads}, stream, p);
+    return record_softmax("forward", three_pass, three_pass_threads);
+  }
+  if (choice.rung == online) {
+    const bool wide = fits && p.mask_type == mask_kind::none;
+    launch(op,
+           wide ? softmax_forward_online<In, Out, width, online_threads>
+                : softmax_forward_online<In, Out, 1, online_threads>,
+           {grid_for(p.layout.rows, 1), online_threads}, stream, p);
+    return record_softmax("forward", online, online_threads);
+  }
+  launch_one_read<In, Out>(p, choice.shape, transformed, stream,
+                           std::make_index_sequence<shapes.size()>());
+  const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
+  record_softmax("forward", choice.rung, s.threads(), s);
+}
+
+}  // namespace
+
+void softmax_forward(const softmax_forward_problem& p, DLDevice device, nf_stream stream) {
+  const device_scope scope(device);
+  if (p.in == dtype::f32) return run<float, float>(p, stream);
+  if (p.in == dtype::f16)
+    return p.out == dtype::f16 ? run<half, half>(p, stream) : run<half, float>(p, stream);
+  return p.out == dtype::bf16 ? run<bfloat16, bfloat16>(p, stream)
+                              : run<bfloat16, float>(p, stream);
+}
+
+}  // namespace ninefold::cuda

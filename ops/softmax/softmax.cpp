@@ -36,8 +36,8 @@ causal_limit checked_causal(const nf_softmax_args& args, const view& v) {
          static_cast<int>(args.causal));
   if (args.causal == NF_CAUSAL_NONE) return {};
   if (v.rank < 2)
-    fail(NF_UNSUPPORTED, "%s: causal needs queries in the last-but-one dimension, %s has rank 1", op,
-         v.name);
+    fail(NF_UNSUPPORTED, "%s: causal needs queries in the last-but-one dimension, %s has rank 1",
+         op, v.name);
   const int64_t queries = v.shape[v.rank - 2], keys = v.shape[v.rank - 1];
   return {queries, args.causal == NF_CAUSAL_BOTTOM_RIGHT ? keys - queries + 1 : 1};
 }
@@ -60,8 +60,9 @@ view broadcast_mask(const view& mask, const view& x) {
     out.stride[i] = from >= 0 ? mask.stride[from] : 0;
     if (from < 0 || mask.shape[from] == x.shape[i]) continue;
     if (mask.shape[from] != 1)
-      fail(NF_INVALID_ARGUMENT, "%s: mask: size %lld in dimension %d does not broadcast to x's %lld",
-           op, static_cast<long long>(mask.shape[from]), from, static_cast<long long>(x.shape[i]));
+      fail(NF_INVALID_ARGUMENT,
+           "%s: mask: size %lld in dimension %d does not broadcast to x's %lld", op,
+           static_cast<long long>(mask.shape[from]), from, static_cast<long long>(x.shape[i]));
     out.stride[i] = 0;
   }
   return out;
@@ -121,8 +122,7 @@ void backward(const nf_softmax_args& args, nf_stream stream) {
   const view y = check_view(op, "y", args.y);
   const view dy = check_view(op, "dy", args.dy);
   const view dx = check_view(op, "dx", args.dx);
-  require_float(y);
-  require_float(dx);
+  for (const view* v : {&y, &dy, &dx}) require_float(*v);
   for (const view* v : {&dy, &dx}) {
     require_same_shape(op, y, *v);
     require_same_device(op, y, *v);

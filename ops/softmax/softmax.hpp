@@ -11,8 +11,8 @@ namespace ninefold {
 enum class mask_kind : uint8_t { none, boolean, f32, same_as_x };
 
 struct causal_limit {
-  int64_t queries = 1;          // S: the row's query index is row % queries
-  int64_t first = INT64_MAX;    // query 0 sees `first` keys, query i sees first + i, within [0, N]
+  int64_t queries = 1;        // S: the row's query index is row % queries
+  int64_t first = INT64_MAX;  // query 0 sees `first` keys, query i sees first + i, within [0, N]
 };
 
 struct softmax_forward_problem {

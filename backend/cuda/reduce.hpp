@@ -1,0 +1,110 @@
+// Reductions among the threads that share a row: lanes of a warp, warps of a block, blocks of a
+// cluster. Every thread gets the same bits.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "backend/cuda/sm90/cluster.hpp"
+
+namespace ninefold::cuda {
+
+// 2^x by the special function unit: about 2^-22 relative error, 0 below 2^-126.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+inline constexpr float log2_e = 1.44269504088896340736f;
+
+__device__ inline float fast_exp(float x) { return fast_exp2(x * log2_e); }
+
+// A sum, and how neighbouring lanes add theirs: every lane ends with the same bits.
+struct sum {
+  float total;
+  __device__ static sum identity() { return {0.0f}; }
+};
+
+__device__ inline sum combine(sum a, sum b) { return {a.total + b.total}; }
+
+template <int kWidth>
+__device__ inline sum reduce_lanes(sum v) {
+#pragma unroll
+  for (int mask = kWidth / 2; mask > 0; mask /= 2)
+    v.total += __shfl_xor_sync(0xffffffffu, v.total, mask, kWidth);
+  return v;
+}
+
+template <int kWidth>
+__device__ inline float max_of_lanes(float v) {
+#pragma unroll
+  for (int mask = kWidth / 2; mask > 0; mask /= 2)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, mask, kWidth));
+  return v;
+}
+
+// The maximum and the sum of exp(v - max) below it. Nothing seen yet: (-inf, 0).
+struct max_sum {
+  float max, total;
+  __device__ static max_sum identity() { return {-INFINITY, 0.0f}; }
+};
+
+__device__ inline max_sum combine(max_sum a, max_sum b) {
+  // One exponential brings the smaller side down; equal maxima (both -inf included) need none.
+  const float down = a.max == b.max ? 1.0f : fast_exp(-fabsf(a.max - b.max));
+  const bool a_leads = a.max >= b.max;
+  const float lead = a_leads ? a.total : b.total, rest = a_leads ? b.total : a.total;
+  return {fmaxf(a.max, b.max), fmaf(rest, down, lead)};
+}
+
+// First the maximum of all, then one exponential a lane, then the sum: half the work of combining
+// pair by pair.
+template <int kWidth>
+__device__ inline max_sum reduce_lanes(max_sum v) {
+  const float max = max_of_lanes<kWidth>(v.max);
+  const float scaled = v.max == max ? v.total : v.total * fast_exp(v.max - max);
+  return {max, reduce_lanes<kWidth>(sum{scaled}).total};
+}
+
+// Across the warps of a block of kThreads, and of kCluster blocks: each warp brings a value that
+// its lanes already agree on. Lives in shared memory; calls in a loop alternate between two
+// buffers, so one barrier a call is enough: no thread can be two calls ahead of one that still
+// reads.
+template <class T, int kThreads, int kCluster>
+class warp_reduction {
+ public:
+  static constexpr int warps = kThreads / 32;
+
+  __device__ void begin() {
+    if constexpr (kCluster > 1) exchange_.begin();
+  }
+
+  __device__ T reduce(T value, int call) {
+    if constexpr (kCluster > 1) {
+      return over(exchange_.all_to_all(value, call));
+    } else {
+      if (threadIdx.x % 32 == 0) partial_[call & 1][threadIdx.x / 32] = value;
+      __syncthreads();
+      return over(partial_[call & 1]);
+    }
+  }
+
+ private:
+  // Each warp reduces all values for itself, on as many lanes as there are values.
+  __device__ static T over(const T* partial) {
+    constexpr int count = warps * kCluster, width = count < 32 ? count : 32;
+    const int lane = static_cast<int>(threadIdx.x) % width;
+    T value = partial[lane];
+#pragma unroll
+    for (int i = width; i < count; i += width) value = combine(value, partial[i + lane]);
+    return reduce_lanes<width>(value);
+  }
+
+  struct nothing {};
+  std::conditional_t<(kCluster > 1), sm90::cluster_exchange<T, warps, kCluster>, nothing> exchange_;
+  T partial_[2][kCluster > 1 ? 1 : warps];
+};
+
+}  // namespace ninefold::cuda

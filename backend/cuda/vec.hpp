@@ -1,0 +1,209 @@
+// 16-byte vectors of fp32, fp16 and bf16, and their way to and from fp32.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace ninefold::cuda {
+
+using half = __half;
+using bfloat16 = __nv_bfloat16;
+
+__device__ inline float to_float(float v) { return v; }
+__device__ inline float to_float(half v) { return __half2float(v); }
+__device__ inline float to_float(bfloat16 v) { return __bfloat162float(v); }
+
+template <class T>
+__device__ inline T from_float(float v) {
+  if constexpr (sizeof(T) == 4) {
+    return v;
+  } else if constexpr (std::is_same_v<T, half>) {
+    return __float2half_rn(v);
+  } else {
+    return __float2bfloat16_rn(v);
+  }
+}
+
+// kWidth elements of T as whole 16-byte words, still packed: a register holds two 16-bit values.
+template <class T, int kWidth>
+struct packed {
+  static constexpr int words = kWidth * static_cast<int>(sizeof(T)) / 16;
+  static_assert(words >= 1 && words * 16 == kWidth * static_cast<int>(sizeof(T)));
+  uint4 word[words];
+};
+
+// Streaming accesses: each byte is used once, so it need not stay in the caches.
+template <class T, int kWidth>
+__device__ inline packed<T, kWidth> load_streaming(const T* from) {
+  packed<T, kWidth> out;
+#pragma unroll
+  for (int i = 0; i < out.words; ++i)
+    out.word[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  return out;
+}
+
+template <class T, int kWidth>
+__device__ inline void store_streaming(T* to, const packed<T, kWidth>& v) {
+#pragma unroll
+  for (int i = 0; i < v.words; ++i) __stcs(reinterpret_cast<uint4*>(to) + i, v.word[i]);
+}
+
+__device__ inline float2 unpack_pair(uint32_t bits, half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+__device__ inline float2 unpack_pair(uint32_t bits, bfloat16) {
+  return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+}
+__device__ inline uint32_t pack_pair(float low, float high, half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline uint32_t pack_pair(float low, float high, bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <class T, int kWidth>
+__device__ inline void unpack(const packed<T, kWidth>& from, float (&to)[kWidth]) {
+  const auto* bits = reinterpret_cast<const uint32_t*>(from.word);
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) to[i] = __uint_as_float(bits[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) {
+      const float2 pair = unpack_pair(bits[i], T{});
+      to[2 * i] = pair.x;
+      to[2 * i + 1] = pair.y;
+    }
+  }
+}
+
+template <class T, int kWidth>
+__device__ inline packed<T, kWidth> pack(const float (&from)[kWidth]) {
+  packed<T, kWidth> out;
+  auto* bits = reinterpret_cast<uint32_t*>(out.word);
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) bits[i] = __float_as_uint(from[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) bits[i] = pack_pair(from[2 * i], from[2 * i + 1], T{});
+  }
+  return out;
+}
+
+// Makes the compiler forget what it knows of the packed words, so that a later unpack is done again
+// instead of keeping the unpacked values in registers, two or four times as many, since the first.
+template <class T, int kWidth>
+__device__ inline void keep_packed(packed<T, kWidth>& v) {
+#pragma unroll
+  for (uint4& w : v.word) asm volatile("" : "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w));
+}
+
+template <class T, int kWidth>
+__device__ inline packed<T, kWidth> filled(T value) {
+  uint32_t bits = 0;
+  __builtin_memcpy(&bits, &value, sizeof(T));
+  if constexpr (sizeof(T) == 2) bits |= bits << 16;
+  packed<T, kWidth> out;
+#pragma unroll
+  for (uint4& word : out.word) word = {bits, bits, bits, bits};
+  return out;
+}
+
+// The largest of kWidth values, NaN passed over, without unpacking: two 16-bit values a step.
+template <class T, int kWidth>
+__device__ inline float largest(const packed<T, kWidth>& v) {
+  const auto* bits = reinterpret_cast<const uint32_t*>(v.word);
+  constexpr int count = 4 * packed<T, kWidth>::words;
+  if constexpr (sizeof(T) == 4) {
+    float best = __uint_as_float(bits[0]);
+#pragma unroll
+    for (int i = 1; i < count; ++i) best = fmaxf(best, __uint_as_float(bits[i]));
+    return best;
+  } else {
+    using pair = std::conditional_t<std::is_same_v<T, half>, __half2, __nv_bfloat162>;
+    pair best = *reinterpret_cast<const pair*>(&bits[0]);
+#pragma unroll
+    for (int i = 1; i < count; ++i) best = __hmax2(best, *reinterpret_cast<const pair*>(&bits[i]));
+    return fmaxf(to_float(best.x), to_float(best.y));
+  }
+}
+
+template <class T, int kWidth>
+__device__ inline T first_of(const packed<T, kWidth>& v) {
+  T out;
+  __builtin_memcpy(&out, v.word, sizeof(T));
+  return out;
+}
+
+// A vector as a queue of elements: take the lowest out, put one in at the top. Walking a vector
+// this way in a rolled loop costs few registers and little code, and only the ends of a row need
+// it.
+template <class T, int kWidth>
+__device__ inline void shift_in(packed<T, kWidth>& v, T element) {
+  auto* bits = reinterpret_cast<uint32_t*>(v.word);
+  constexpr int count = 4 * packed<T, kWidth>::words;
+  uint32_t top = 0;
+  __builtin_memcpy(&top, &element, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < count - 1; ++i)
+    bits[i] = sizeof(T) == 4 ? bits[i + 1] : __funnelshift_r(bits[i], bits[i + 1], 16);
+  bits[count - 1] = sizeof(T) == 4 ? top : (bits[count - 1] >> 16) | (top << 16);
+}
+
+// Columns [column, column + kWidth) of a row where some lie outside [0, end): those read as `fill`.
+template <class T, int kWidth, class Index>
+__device__ inline packed<T, kWidth> load_edge(const T* row, Index column, Index end, float fill) {
+  packed<T, kWidth> out = filled<T, kWidth>(from_float<T>(fill));
+  if (column >= end || column + kWidth <= 0) return out;
+#pragma unroll 1
+  for (int i = 0; i < kWidth; ++i, ++column)
+    shift_in(out, column >= 0 && column < end ? row[column] : from_float<T>(fill));
+  return out;
+}
+
+// The columns of a vector that lie inside [0, end).
+template <class T, int kWidth, class Index>
+__device__ inline void store_edge(T* row, Index column, Index end, packed<T, kWidth> v) {
+  if (column >= end) return;
+#pragma unroll 1
+  for (int i = 0; i < kWidth; ++i, ++column) {
+    if (column >= 0 && column < end) row[column] = first_of(v);
+    shift_in(v, T{});
+  }
+}
+
+// Global to shared memory without passing through registers (sm_80 and later). The issuing thread
+// sees the data after wait_for_copies().
+template <class T>
+__device__ inline void copy_async(T* to_shared, const T* from) {
+#if __CUDA_ARCH__ >= 800
+  static_assert(sizeof(T) % 16 == 0);
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
+#pragma unroll
+  for (int byte = 0; byte < static_cast<int>(sizeof(T)); byte += 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + byte),
+                 "l"(__cvta_generic_to_global(reinterpret_cast<const char*>(from) + byte))
+                 : "memory");
+#endif
+}
+
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// How many elements `p` lies past a 16-byte boundary of T.
+template <class T>
+__host__ __device__ inline int misalignment(const T* p) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(p) / sizeof(T) % (16 / sizeof(T)));
+}
+
+}  // namespace ninefold::cuda

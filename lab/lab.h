@@ -1,0 +1,83 @@
+/* The measuring core of the lab, behind C so that other processes (a Python one that times PyTorch,
+ * say) measure with the very same rules: warm-up by time, contenders interleaved in random order,
+ * cold caches, every sample kept, ratios from paired samples. lab/METHOD.md says what they mean.
+ *
+ *   nf_lab_contender c[2] = {{"ours", call, &a, 1}, {"rival", call, &b, 1}};
+ *   nf_lab_options o = {.device = {kDLCPU, 0}, .touched = ranges, .touched_count = 2};
+ *   nf_lab_measurement* m;
+ *   if (nf_lab_measure(&o, c, 2, &m) == NF_OK) { r = nf_lab_ratio_of(m, 1, 0); nf_lab_free(m); } */
+#pragma once
+
+#include <ninefold/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One way to do the work. `call` enqueues one call on `stream` (CUDA) or does it (CPU); it returns
+ * 0, or anything else when it failed: then the contender is dropped and its times are not reported.
+ */
+typedef struct nf_lab_contender {
+  const char* name;
+  int (*call)(void* context, void* stream);
+  void* context;
+  int headline; /* non-zero: sampling goes on until its ratio to contender 0 is known well enough */
+} nf_lab_contender;
+
+/* Memory that a call reads or writes; cold samples on a CPU evict exactly these lines. */
+typedef struct nf_lab_range {
+  void* data;
+  int64_t bytes;
+} nf_lab_range;
+
+typedef enum nf_lab_cache { NF_LAB_COLD = 0, NF_LAB_HOT = 1 } nf_lab_cache;
+
+/* Zero takes the default named here. */
+typedef struct nf_lab_options {
+  DLDevice device;             /* kDLCPU or kDLCUDA */
+  void* stream;                /* CUDA: where the contenders work; not used on a CPU */
+  nf_lab_cache cache;          /* cold */
+  const nf_lab_range* touched; /* CPU, cold: none means a sweep of twice the last-level cache */
+  int touched_count;
+  double warmup_seconds; /* 0.2 */
+  double max_seconds;    /* 3; warm-up not counted */
+  int min_samples;       /* 7 */
+  int max_samples;       /* 500 */
+  double target;         /* 0.01: half width of the headline ratios' 95 % intervals */
+  uint64_t seed;         /* of the order and of the bootstrap */
+} nf_lab_options;
+
+typedef struct nf_lab_times {
+  const char* name;
+  int failed;               /* `call` returned non-zero: nothing below holds */
+  const double* samples_ms; /* one per block, in the order taken */
+  int64_t count;
+  double median_ms, low_ms, high_ms; /* the median's bootstrap 95 % interval */
+  int64_t late; /* CUDA: samples whose call the host queued too late, so host time may be inside */
+} nf_lab_times;
+
+/* `rival`'s time over `ours`: above 1 ours is faster. The median of the paired ratios and its
+ * bootstrap 95 % interval; verdict is "WIN", "LOSS", "TIE" or "UNCLEAR" with a band of 2 %. */
+typedef struct nf_lab_ratio {
+  double low, middle, high;
+  const char* verdict;
+} nf_lab_ratio;
+
+typedef struct nf_lab_measurement nf_lab_measurement;
+
+/* Errors: NF_INVALID_ARGUMENT, NF_UNAVAILABLE (no such device), NF_RUNTIME_ERROR (CUDA reported
+ * one). nf_lab_last_error() has the text. On success *out must be freed. */
+NF_API nf_status nf_lab_measure(const nf_lab_options* options, const nf_lab_contender* contenders,
+                                int count, nf_lab_measurement** out);
+NF_API int nf_lab_count(const nf_lab_measurement* measurement);
+NF_API nf_lab_times nf_lab_times_of(const nf_lab_measurement* measurement, int contender);
+NF_API nf_lab_ratio nf_lab_ratio_of(const nf_lab_measurement* measurement, int rival, int ours);
+/* "steady_clock" or "cuda_event", and how caches were treated: "cold, lines flushed", ... */
+NF_API const char* nf_lab_timer(const nf_lab_measurement* measurement);
+NF_API const char* nf_lab_cache_text(const nf_lab_measurement* measurement);
+NF_API void nf_lab_free(nf_lab_measurement* measurement);
+NF_API const char* nf_lab_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif

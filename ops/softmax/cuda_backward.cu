@@ -1,0 +1,113 @@
+// Softmax backward on CUDA: the tables of shapes and the launches.
+#include "ops/softmax/backward.cuh"
+#include "ops/softmax/dispatch.cuh"
+
+namespace ninefold::cuda {
+namespace {
+
+constexpr const char* op = "softmax";
+constexpr int online_threads = 512, three_pass_threads = 128;
+
+// Measured on an H200; ops/softmax/README.md has the numbers behind each line.
+constexpr std::array<row_shape, 12> same_type_shapes{{
+    {8, 1, 1, 12},
+    {16, 2, 1, 10},
+    {32, 4, 1, 8},
+    {64, 4, 1, 16},
+    {128, 4, 1, 8},
+    {256, 4, 1, 4},
+    {512, 4, 1, 2},
+    {512, 4, 2, 2},
+    {512, 4, 4, 3, true},
+    {512, 4, 8, 3, true},
+    {512, 8, 8, 2, true},
+    {1024, 4, 1, 1},
+}};
+
+// 16-bit gradients of fp32 rows: a vector of dx stands for two of y and two of dy.
+constexpr std::array<row_shape, 7> widened_shapes{{
+    {16, 1, 1, 10},
+    {32, 2, 1, 8},
+    {128, 2, 1, 8},
+    {512, 2, 1, 2},
+    {512, 2, 2, 2},
+    {512, 2, 8, 2, true},
+    {512, 2, 16, 2, true},
+}};
+
+template <class In, class Out>
+constexpr const auto& shapes_for() {
+  if constexpr (sizeof(In) == sizeof(Out))
+    return same_type_shapes;
+  else
+    return widened_shapes;
+}
+
+template <class In, class Out, size_t kShape>
+void launch_shape_of(const softmax_backward_problem& p, nf_stream stream) {
+  constexpr row_shape s = shapes_for<In, Out>()[kShape];
+  const auto kernel =
+      softmax_backward_kernel<In, Out, s.lanes, s.vectors, s.cluster, s.resident, s.shared>;
+  constexpr int shared_bytes =
+      one_read_backward<In, Out, s.lanes, s.vectors, s.cluster, s.shared>::shared_bytes;
+  if (shared_bytes > 0)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+          op);
+  launch(op, kernel,
+         {.blocks = grid_for(p.layout.rows, s.threads() / s.lanes) * s.cluster,
+          .threads = s.threads(),
+          .cluster = s.cluster,
+          .shared_bytes = shared_bytes},
+         stream, p);
+}
+
+template <class In, class Out, size_t... kShape>
+void launch_one_read(const softmax_backward_problem& p, int shape, nf_stream stream,
+                     std::index_sequence<kShape...>) {
+  static constexpr void (*table[])(const softmax_backward_problem&,
+                                   nf_stream) = {launch_shape_of<In, Out, kShape>...};
+  table[shape](p, stream);
+}
+
+template <class In, class Out>
+void run(const softmax_backward_problem& p, nf_stream stream) {
+  constexpr int width = 16 / sizeof(In);
+  constexpr const auto& shapes = shapes_for<In, Out>();
+  const row_memory dx{p.dx_index, p.dx, sizeof(In)};
+  const row_memory y{p.y_index, p.y, sizeof(Out)}, dy{p.dy_index, p.dy, sizeof(Out)};
+  const bool fits = vectors_fit(p.layout, {dx, y, dy});
+  const int64_t columns = columns_to_hold(p.layout, dx);
+  const bool clusters = current_arch().sm90;
+  const softmax_choice choice =
+      choose(op, p.rung, shapes, fits, columns, width,
+             [&](const row_shape& s) { return s.cluster == 1 || clusters; });
+
+  if (choice.rung == three_pass) {
+    launch(op, softmax_backward_three_pass<In, Out>,
+           {grid_for(p.layout.rows, three_pass_threads), three_pass_threads}, stream, p);
+    return record_softmax("backward", three_pass, three_pass_threads);
+  }
+  if (choice.rung == online) {
+    launch(op,
+           fits ? softmax_backward_online<In, Out, width, online_threads>
+                : softmax_backward_online<In, Out, 1, online_threads>,
+           {grid_for(p.layout.rows, 1), online_threads}, stream, p);
+    return record_softmax("backward", online, online_threads);
+  }
+  launch_one_read<In, Out>(p, choice.shape, stream, std::make_index_sequence<shapes.size()>());
+  const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
+  record_softmax("backward", choice.rung, s.threads(), s);
+}
+
+}  // namespace
+
+void softmax_backward(const softmax_backward_problem& p, DLDevice device, nf_stream stream) {
+  const device_scope scope(device);
+  if (p.in == dtype::f32) return run<float, float>(p, stream);
+  if (p.in == dtype::f16)
+    return p.out == dtype::f16 ? run<half, half>(p, stream) : run<half, float>(p, stream);
+  return p.out == dtype::bf16 ? run<bfloat16, bfloat16>(p, stream)
+                              : run<bfloat16, float>(p, stream);
+}
+
+}  // namespace ninefold::cuda

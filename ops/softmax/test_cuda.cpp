@@ -1,0 +1,136 @@
+// What only CUDA has: graphs, streams, several devices.
+#ifdef NF_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include "ops/softmax/test.hpp"
+
+namespace ninefold::softmax_test {
+namespace {
+
+class softmax_cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!verify::cuda_present()) GTEST_SKIP() << "no CUDA device here";
+    // Does not wait for the default stream, so that work put there by mistake is seen.
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  void TearDown() override {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  cudaStream_t stream_ = nullptr;
+};
+
+// Lengths that take each of the rungs by the library's own choice.
+constexpr int64_t rung_lengths[] = {64, 2048, 16384, 131072, 400'000};
+
+TEST_F(softmax_cuda, captured_calls_replay_on_new_data) {
+  for (const int64_t n : rung_lengths) {
+    SCOPED_TRACE(n);
+    const softmax_spec spec{.cols = n, .in = bf16, .out = bf16};
+    const layout where{{5, n}};
+    tensor x(bf16, where, verify::cuda_device), y(bf16, where, verify::cuda_device),
+        dx(bf16, where, verify::cuda_device);
+    x.fill_normal(1);
+    cudaGraph_t graph;
+    cudaGraphExec_t runnable;
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+    ninefold::softmax({.x = x, .y = y}, stream_);
+    ninefold::softmax_backward({.y = y, .dy = x, .dx = dx}, stream_);
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&runnable, graph, 0), cudaSuccess);
+    EXPECT_EQ(y.count_poison(), y.count()) << "the call ran while it was captured";
+    for (const uint64_t seed : {2, 3}) {
+      x.fill_normal(seed);
+      y.poison();
+      dx.poison();
+      ASSERT_EQ(cudaGraphLaunch(runnable, stream_), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      EXPECT_TRUE(matches(y, reference::softmax(spec, x.load())));
+      EXPECT_TRUE(matches(dx, reference::softmax_backward(spec, y.load(), x.load())));
+    }
+    cudaGraphExecDestroy(runnable);
+    cudaGraphDestroy(graph);
+  }
+}
+
+// B35: the input arrives on a side stream behind a long fill; whoever runs elsewhere reads old
+// data.
+TEST_F(softmax_cuda, works_on_the_callers_stream) {
+  constexpr int64_t ballast_bytes = 512 << 20;
+  void* ballast = nullptr;
+  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
+  for (const int64_t n : rung_lengths) {
+    SCOPED_TRACE(n);
+    const layout where{{5, n}};
+    tensor fresh(f32, where, verify::cuda_device), x(f32, where, verify::cuda_device),
+        y(f32, where, verify::cuda_device);
+    fresh.fill_normal(7);
+    const auto expected = reference::softmax({.cols = n}, fresh.load());
+    std::vector<float> result(static_cast<size_t>(fresh.count()));
+    for (int run = 0; run < 20; ++run) {
+      x.fill_normal(8);
+      y.poison();
+      const auto size = static_cast<size_t>(x.bytes());
+      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
+      cudaMemcpyAsync(static_cast<const DLTensor*>(x)->data,
+                      static_cast<const DLTensor*>(fresh)->data, size, cudaMemcpyDeviceToDevice,
+                      stream_);
+      ninefold::softmax({.x = x, .y = y}, stream_);
+      cudaMemcpyAsync(result.data(), static_cast<const DLTensor*>(y)->data, size,
+                      cudaMemcpyDeviceToHost, stream_);
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      const std::vector<double> values(result.begin(), result.end());
+      ASSERT_TRUE(verify::compare(values, expected.values, expected.allowed).passed());
+    }
+  }
+  cudaFree(ballast);
+}
+
+TEST_F(softmax_cuda, allocates_nothing) {
+  const layout where{{64, 131072}};
+  tensor x(f32, where, verify::cuda_device), y(f32, where, verify::cuda_device);
+  x.fill_normal(1);
+  const auto call = [&] {
+    ninefold::softmax({.x = x, .y = y}, stream_);
+    ninefold::softmax_backward({.y = y, .dy = x, .dx = x}, stream_);
+    cudaStreamSynchronize(stream_);
+  };
+  call();  // loads the kernels
+  size_t before = 0, after = 0, total = 0;
+  cudaMemGetInfo(&before, &total);
+  for (int i = 0; i < 10; ++i) call();
+  cudaMemGetInfo(&after, &total);
+  EXPECT_EQ(after, before);
+}
+
+TEST_F(softmax_cuda, follows_the_tensors_device_not_the_current_one) {
+  int devices = 0, current = -1;
+  cudaGetDeviceCount(&devices);
+  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const DLDevice second{kDLCUDA, 1};
+  for (const int64_t n : rung_lengths) {
+    tensor x(f32, {{4, n}}, second), y(f32, {{4, n}}, second);
+    x.fill_normal(1);
+    ninefold::softmax({.x = x, .y = y});
+    EXPECT_TRUE(matches(y, reference::softmax({.cols = n}, x.load())));
+  }
+  cudaGetDevice(&current);
+  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+  tensor here(f32, {{4, 8}}, verify::cuda_device), there(f32, {{4, 8}}, second);
+  const nf_softmax_args args{.x = here, .y = there};
+  EXPECT_TRUE(
+      verify::fails(nf_softmax_forward(&args, nullptr), NF_INVALID_ARGUMENT, {"y", "device"}));
+}
+
+// A call after a failed one works: an error that CUDA keeps must not be taken for this call's.
+TEST_F(softmax_cuda, is_not_confused_by_an_older_error) {
+  void* much = nullptr;
+  EXPECT_NE(cudaMalloc(&much, size_t{1} << 60), cudaSuccess);  // leaves a last error behind
+  forward_call{.device = verify::cuda_device, .spec = {}, .x = {{4, 100}}}.run();
+  cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace ninefold::softmax_test
+#endif
