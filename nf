@@ -151,6 +151,7 @@ package() {
   for part in runtime development tests; do
     cmake --install "$build" --prefix "$tree" --strip --component "$part" >/dev/null
   done
+  rm "$tree"/lib/libninefold.a "$tree"/lib/cmake/ninefold/ninefold-static*  # big, not for running
 
   # What the loader finds outside the tree comes along, with its licence.
   mkdir -p "$tree/share/doc/ninefold"

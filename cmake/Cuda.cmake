@@ -55,9 +55,15 @@ string(REGEX REPLACE "(-real|-virtual)" "" names "${CMAKE_CUDA_ARCHITECTURES}")
 list(TRANSFORM names PREPEND "sm_")
 list(JOIN names " " NF_CUDA_ARCHITECTURES)
 
+# A fifth of the size. Only drivers of CUDA 12.4 and later unpack it, and 13's code needs one anyway.
+set(compress "")
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+  set(compress "--compress-mode=size;")
+endif()
+
 # nf_flags is for host code; CUDA sources add what nvcc wants.
 target_compile_options(nf_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--threads=2;--compress-mode=size;-Xcompiler=-Wall,-Wextra>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--threads=2;${compress}-Xcompiler=-Wall,-Wextra>"
   "$<$<AND:$<BOOL:${NF_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>")
 target_compile_definitions(nf_flags INTERFACE NF_WITH_CUDA=1
                            "NF_CUDA_ARCHITECTURES=\"${NF_CUDA_ARCHITECTURES}\"")

@@ -41,7 +41,7 @@ typedef struct nf_lab_options {
   int touched_count;
   double warmup_seconds; /* 0.2 */
   double max_seconds;    /* 3; warm-up not counted */
-  int min_samples;       /* 7 */
+  int min_samples;       /* 7; 3 once three times max_seconds have gone */
   int max_samples;       /* 500 */
   double target;         /* 0.01: half width of the headline ratios' 95 % intervals */
   uint64_t seed;         /* of the order and of the bootstrap */

@@ -74,7 +74,9 @@ class session {
     while (blocks < options_.max_samples) {
       take_block();
       ++blocks;
-      if (blocks < options_.min_samples) continue;
+      // On a busy machine even the least number of samples may take forever.
+      const bool hopeless = blocks >= 3 && since(start) > 3 * options_.max_seconds;
+      if (blocks < options_.min_samples && !hopeless) continue;
       // Intervals are not recomputed after every block of a long run: they would cost more than
       // the samples.
       if (since(start) > options_.max_seconds) break;

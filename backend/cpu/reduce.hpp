@@ -163,10 +163,11 @@ HWY_INLINE void prefetch(const T* p) {
 template <class T, bool kPairs>
 class late_row {
  public:
-  // out[i] = terms[i] * factor for i in [0, n); nothing of it may be NaN.
-  void scale(int64_t n, float* terms, float factor, T* out) {
+  // out[i] = terms[i] * factors[i / block] for i in [0, n); nothing of it may be NaN.
+  void scale(int64_t n, float* terms, const float* factors, int64_t block, T* out) {
     begin(n, terms, out);
-    factor_ = factor;
+    factors_ = factors;
+    block_ = block;
     made_ = 0;
   }
   // out[i] = values[i]
@@ -178,14 +179,16 @@ class late_row {
   template <int64_t kElements>
   HWY_INLINE void advance() {
     constexpr int64_t size = HWY_MAX(kElements, line_size);
-    if (made_ + size <= n_) make(size);
-    if (made_ < lag) return;
-    if (left_ == n_) write(count_to_line(out_, left_));
+    // Twice as fast as it is written, for what was just stored is slow to load.
+    if (made_ + 2 * size <= n_) make(2 * size);
+    if (left_ == n_) write(count_to_line(out_, HWY_MIN(left_, made_)));
     if (n_ - left_ + size > made_) return;
     for (int64_t i = 0; i < size; i += line_size) write_line(i);
     skip(size);
   }
   void finish() {
+    constexpr int64_t step = 4 * int64_t{kLanes};
+    for (; made_ + step <= n_;) make(step);
     make(n_ - made_);
     if (left_ == n_) write(count_to_line(out_, left_));
     for (; left_ >= line_size; skip(line_size)) write_line(0);
@@ -194,8 +197,6 @@ class late_row {
 
  private:
   static constexpr int64_t line_size = line_bytes / sizeof(T);
-  // What is written stays this far behind what is made, which must have left the store buffer.
-  static constexpr int64_t lag = 8 * line_size;
 
   void begin(int64_t n, float* terms, T* out) {
     finish();
@@ -205,8 +206,9 @@ class late_row {
     out_ = out;
   }
   HWY_INLINE void make(int64_t count) {
+    if (count == 0) return;
     const float* const terms = terms_ + made_;
-    const vec factor = set(factor_);
+    const vec factor = set(factors_[made_ / block_]);
     map<kPairs, false>(count, reinterpret_cast<T*>(terms_) + made_,
                        [=](int64_t i, auto part)
                            NF_VECTOR { return hn::Mul(load(terms + i + part.slot), factor); });
@@ -232,9 +234,10 @@ class late_row {
 
   int64_t n_ = 0, made_ = 0, left_ = 0;  // left_: to be written
   float* terms_ = nullptr;
+  const float* factors_ = nullptr;
+  int64_t block_ = 1;
   const T* results_ = nullptr;
   T* out_ = nullptr;
-  float factor_ = 0;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -243,8 +243,14 @@ HWY_INLINE vec exp_times_2_24(vec v) {
   const vec magic = set(0x1.8p23f + 24.0f);
   const vec shifted = hn::MulAdd(x, set(0x1.715476p0f), magic);
   const vec k = hn::Sub(shifted, magic);
+#if HWY_NATIVE_FMA
   // ln 2 as one number is off by 2e-9: half an ulp of the result at x = -20, 2 ulp at x = -87.
   const vec r = hn::NegMulAdd(k, set(0x1.62e43p-1f), x);
+#else
+  // In two parts, so that k * high is exact.
+  const vec high = hn::NegMulAdd(k, set(0x1.62e4p-1f), x);
+  const vec r = hn::NegMulAdd(k, set(0x1.7f7d1cp-20f), high);
+#endif
   vec p;
   if constexpr (kFor16Bits) {
     p = hn::MulAdd(set(0x1.5224eap-5f), r, set(0x1.571d1ep-3f));

@@ -6,8 +6,7 @@
 #define HWY_TARGET_INCLUDE "ops/softmax/cpu.cpp"
 #include <hwy/foreach_target.h>
 //
-#include "backend/cpu/reduce.hpp"
-#include "ops/softmax/softmax.hpp"
+#include "ops/softmax/cpu_forward.hpp"
 
 #ifndef NF_SOFTMAX_CPU_WITH_TYPES
 #define NF_SOFTMAX_CPU_WITH_TYPES
@@ -30,252 +29,6 @@ HWY_BEFORE_NAMESPACE();
 namespace ninefold::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-// Elements summed in fp32 before the partial sum joins the row's, which is kept in double: the
-// error of a row of 10 million is that of a few thousand. A block of v also stays in L1 between the
-// search for its maximum and its exponentials.
-constexpr int64_t block_size = 4096;
-// Rows up to here keep their exponentials on the stack (208 KiB, so in L2); longer ones compute
-// them again.
-constexpr int64_t kept_size = 13 * block_size;
-
-// Two kept rows, for while one is computed the one before goes out to memory.
-template <class Out, bool kPairs>
-struct stack_space {
-  HWY_ALIGN float kept[2][kept_size + kLanes];  // the last store may be a whole vector
-  HWY_ALIGN float values[block_size + kLanes];  // a block of v, where a mask is in the way
-  int current = 0;
-  late_row<Out, kPairs> late;
-};
-
-template <bool kPairs, class T, class Value>
-HWY_INLINE void write(int64_t n, T* out, bool past_caches, const Value& value) {
-  if (past_caches) {
-    map_past_caches<kPairs>(n, out, value);
-  } else {
-    map<kPairs>(n, out, value);
-  }
-}
-
-// A row with scale 1 and no mask is read straight from x.
-template <class T>
-struct plain_row {
-  using value = T;
-  const T* x;
-  HWY_INLINE const T* open(int64_t begin, int64_t, float*) const { return x + begin; }
-  HWY_INLINE const T* again(int64_t begin, const float*) const { return x + begin; }
-};
-
-// For any other row v is made block by block in `scratch`, -inf where it is hidden.
-template <class T>
-struct masked_row {
-  using value = float;
-  const T* x;
-  float scale;
-  const void* mask;
-  mask_kind kind;
-  int64_t mask_stride;
-
-  HWY_INLINE const float* open(int64_t begin, int64_t n, float* scratch) const {
-    if (kind == mask_kind::f32) {
-      fill(static_cast<const float*>(mask), begin, n, scratch);
-    } else if (kind == mask_kind::same_as_x) {
-      fill(static_cast<const T*>(mask), begin, n, scratch);
-    } else {
-      fill(static_cast<const byte_bool*>(mask), begin, n, scratch);
-    }
-    return scratch;
-  }
-  HWY_INLINE const float* again(int64_t, const float* scratch) const { return scratch; }
-
- private:
-  template <class M>
-  HWY_INLINE void fill(const M* row_mask, int64_t begin, int64_t n, float* scratch) const {
-    const T* const from = x + begin;
-    const M* const added = row_mask + begin * mask_stride;
-    const int64_t stride = mask_stride;
-    const vec nothing = set(-INFINITY), factor = set(scale);
-    map<false>(n, scratch, [=](int64_t i, auto part) NF_VECTOR {
-      const vec in = part.load(from + i, 0.0f);
-      vec add;
-      if (stride == 1) {
-        add = part.load(added + i, 0.0f);
-      } else {
-        M lanes[kLanes];
-        for (size_t j = 0; j < part.count; ++j)
-          lanes[j] = added[(i + static_cast<int64_t>(j)) * stride];
-        add = part.load(lanes, 0.0f);
-      }
-      // By selection, for what is hidden may be NaN.
-      const vec_mask hidden = hn::Or(hn::Eq(in, nothing), hn::Eq(add, nothing));
-      return hn::IfThenElse(hidden, nothing, fused(in, factor, add));
-    });
-  }
-};
-
-template <bool kPairs, class T>
-HWY_INLINE float max_of(const T* v, int64_t n) {
-  return max_over<kPairs>(
-      n, [=](int64_t i, auto part) NF_VECTOR { return part.load(v + i, -INFINITY); });
-}
-
-// While nothing is allowed any finite reference will do.
-HWY_INLINE float reference_of(float max) { return max == -INFINITY ? 0.0f : max; }
-
-// Sums 2^24 exp(v - reference) and, if asked, keeps the terms, in the order of the parts. This loop
-// has time to spare for memory: what comes next is fetched and what was finished is written.
-template <bool kKeep, class T, class X, class Out, bool kPairs>
-HWY_INLINE float sum_exp(const T* v, int64_t n, float reference, float* kept, const X* next,
-                         late_row<Out, kPairs>& late) {
-  const vec from = set(reference);
-  return sum_over<kPairs>(
-      n,
-      [=](vec acc, int64_t i, auto part) NF_VECTOR {
-        const vec e = exp_times_2_24<sizeof(Out) == 2>(hn::Sub(part.load(v + i, -INFINITY), from));
-        if constexpr (kKeep) store(e, kept + i + part.slot);
-        return hn::Add(acc, e);
-      },
-      [=, &late](int64_t i) NF_VECTOR {
-        prefetch(next + i);
-        late.template advance<4 * int64_t{kLanes}>();
-      });
-}
-
-// The row's results, once its maximum and its sum are known.
-struct row_sums {
-  float max;
-  double sum;  // of 2^24 exp(v - max)
-
-  // Not with nothing allowed, nor with an allowed NaN or +inf, which made the sum NaN.
-  bool regular() const { return max > -INFINITY && sum < INFINITY; }
-  float inverse() const { return static_cast<float>(1 / sum); }
-
-  template <bool kPairs, class T, class Out>
-  HWY_INLINE void write_softmax(const T* v, int64_t n, Out* y, bool past_caches) const {
-    const vec from = set(max), factor = set(inverse());
-    write<kPairs>(n, y, past_caches, [=](int64_t i, auto part) NF_VECTOR {
-      return hn::Mul(exp_times_2_24<sizeof(Out) == 2>(hn::Sub(part.load(v + i, 0.0f), from)),
-                     factor);
-    });
-  }
-  template <bool kPairs, class T, class Out>
-  HWY_INLINE void write_log(const T* v, int64_t n, Out* y, bool past_caches) const {
-    const vec from = set(max), log_sum = set(static_cast<float>(std::log(sum / exp_unit)));
-    write<kPairs>(n, y, past_caches, [=](int64_t i, auto part) NF_VECTOR {
-      return hn::Sub(hn::Sub(part.load(v + i, 0.0f), from), log_sum);
-    });
-  }
-};
-
-// A row without a regular sum: what is allowed becomes NaN.
-template <class Row, class Out>
-HWY_NOINLINE void write_irregular(const Row& row, int64_t n, Out* y, bool log, float* scratch) {
-  const vec nothing = set(-INFINITY), hidden = set(log ? -INFINITY : 0.0f);
-  for (int64_t begin = 0; begin < n; begin += block_size) {
-    const int64_t count = HWY_MIN(n - begin, block_size);
-    const auto* const v = row.open(begin, count, scratch);
-    map<false>(count, y + begin, [=](int64_t i, auto part) NF_VECTOR {
-      return hn::IfThenElse(hn::Eq(part.load(v + i, 0.0f), nothing), hidden, set(NAN));
-    });
-  }
-}
-
-// Three passes over a row that fits, of which memory sees one read and one write: the maximum; the
-// exponentials, kept, and their sum; the scaling, late if the results go past the caches.
-template <bool kPairs, class Row, class Out>
-HWY_NOINLINE void short_row(const Row& row, int64_t n, int64_t cols, Out* y, bool log,
-                            bool past_caches, stack_space<Out, kPairs>& space) {
-  float* const kept = space.kept[space.current];
-  row_sums total{-INFINITY, 0};
-  for (int64_t begin = 0; begin < n; begin += block_size) {
-    const int64_t count = HWY_MIN(n - begin, block_size);
-    const float max = max_of<kPairs>(row.open(begin, count, kept + begin), count);
-    if (max > total.max) total.max = max;
-  }
-  const float reference = reference_of(total.max);
-  const auto* const next = row.x + HWY_MAX(cols, block_size);
-  for (int64_t begin = 0; begin < n; begin += block_size) {
-    const int64_t count = HWY_MIN(n - begin, block_size);
-    const auto* const v = row.again(begin, kept + begin);
-    total.sum += log ? sum_exp<false>(v, count, reference, nullptr, next + begin, space.late)
-                     : sum_exp<true>(v, count, reference, kept + begin, next + begin, space.late);
-  }
-
-  if (!total.regular()) return write_irregular(row, n, y, log, space.values);
-  if (!past_caches) {
-    if (log) return total.template write_log<kPairs>(row.again(0, kept), n, y, false);
-    const vec factor = set(total.inverse());
-    return map<kPairs, false>(n, y, [=](int64_t i, auto part) NF_VECTOR {
-      return hn::Mul(load(kept + i + part.slot), factor);
-    });
-  }
-  if (log) {
-    Out* const results = reinterpret_cast<Out*>(kept);
-    total.template write_log<kPairs>(row.again(0, kept), n, results, false);
-    space.late.copy(n, results, y);
-  } else {
-    space.late.scale(n, kept, total.inverse(), y);
-  }
-  space.current = 1 - space.current;
-}
-
-// A row that does not fit, read twice, block by block. The first time by the online recurrence: the
-// sum so far is rescaled when the maximum rises.
-template <bool kPairs, class Row, class Out>
-HWY_NOINLINE void long_row(const Row& row, int64_t n, Out* y, bool log, bool past_caches,
-                           stack_space<Out, kPairs>& space) {
-  row_sums total{-INFINITY, 0};
-  for (int64_t begin = 0; begin < n; begin += block_size) {
-    const int64_t count = HWY_MIN(n - begin, block_size);
-    const auto* const v = row.open(begin, count, space.values);
-    const float max = max_of<kPairs>(v, count);
-    if (max > total.max) {
-      total.sum *= std::exp(static_cast<double>(total.max) - max);
-      total.max = max;
-    }
-    total.sum += sum_exp<false>(v, count, reference_of(total.max), nullptr,
-                                row.x + begin + block_size, space.late);
-  }
-  if (!total.regular()) return write_irregular(row, n, y, log, space.values);
-  for (int64_t begin = 0; begin < n; begin += block_size) {
-    const int64_t count = HWY_MIN(n - begin, block_size);
-    const auto* const v = row.open(begin, count, space.values);
-    if (log) {
-      total.template write_log<kPairs>(v, count, y + begin, past_caches);
-    } else {
-      total.template write_softmax<kPairs>(v, count, y + begin, past_caches);
-    }
-  }
-}
-
-template <class Out>
-HWY_INLINE void fill_hidden(int64_t n, Out* out, float value, bool past_caches) {
-  const vec all = set(value);
-  write<false>(n, out, past_caches, [=](int64_t, auto) NF_VECTOR { return all; });
-}
-
-// `row_at` makes the row that begins at x.
-template <class In, class Out, class RowAt>
-HWY_INLINE void forward_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
-                              bool past_caches, const RowAt& row_at) {
-  using row_type = decltype(row_at(nullptr, 0));
-  constexpr bool pairs = all_bf16<typename row_type::value, Out>;
-  const auto& layout = p.layout;
-  stack_space<Out, pairs> space;
-  for (int64_t r = begin; r < end; ++r) {
-    const row_type row = row_at(static_cast<const In*>(p.x) + row_offset(layout, p.x_index, r), r);
-    Out* y = static_cast<Out*>(p.y) + row_offset(layout, p.y_index, r);
-    const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
-    if (n <= kept_size) {
-      short_row(row, n, layout.cols, y, p.log, past_caches, space);
-    } else {
-      long_row(row, n, y, p.log, past_caches, space);
-    }
-    fill_hidden(layout.cols - n, y + n, p.log ? -INFINITY : 0.0f, past_caches);
-  }
-  space.late.finish();
-  if (past_caches) hwy::FlushStream();
-}
 
 template <class In, class Out>
 HWY_NOINLINE void plain_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
@@ -301,9 +54,8 @@ HWY_NOINLINE void masked_range(const softmax_forward_problem& p, int64_t begin, 
 }
 
 template <bool kLog, class Out, class In, bool pairs>
-HWY_NOINLINE void backward_row(const Out* y, const Out* dy, In* dx, int64_t n, int64_t cols,
-                               float scale, bool past_caches, stack_space<In, pairs>& space) {
-  const int64_t next = n <= kept_size ? HWY_MAX(cols, block_size) : block_size;
+HWY_NOINLINE void backward_row(const Out* y, const Out* dy, In* dx, int64_t n, float scale,
+                               bool past_caches, stack_space<In, pairs>& space) {
   late_row<In, pairs>& late = space.late;
   constexpr float no_probability = kLog ? -INFINITY : 0.0f;
   const vec nothing = set(no_probability);
@@ -321,8 +73,8 @@ HWY_NOINLINE void backward_row(const Out* y, const Out* dy, In* dx, int64_t n, i
           return hn::IfThenElse(hn::Eq(p, nothing), acc, term);
         },
         [=, &late](int64_t i) NF_VECTOR {
-          prefetch(out + i + next);
-          prefetch(slope + i + next);
+          prefetch(out + i + block_size);
+          prefetch(slope + i + block_size);
           late.template advance<4 * int64_t{kLanes}>();
         });
   }
@@ -352,9 +104,9 @@ void backward_range(const softmax_backward_problem& p, int64_t begin, int64_t en
     In* dx = static_cast<In*>(p.dx) + row_offset(layout, p.dx_index, r);
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
     if (p.log) {
-      backward_row<true>(y, dy, dx, n, layout.cols, p.scale, past_caches, space);
+      backward_row<true>(y, dy, dx, n, p.scale, past_caches, space);
     } else {
-      backward_row<false>(y, dy, dx, n, layout.cols, p.scale, past_caches, space);
+      backward_row<false>(y, dy, dx, n, p.scale, past_caches, space);
     }
     fill_hidden(layout.cols - n, dx + n, 0.0f, past_caches);
   }

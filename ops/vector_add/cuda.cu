@@ -10,8 +10,7 @@ namespace ninefold::cuda {
 namespace {
 
 constexpr const char* op = "vector_add";
-constexpr int threads = 256;
-constexpr int vectors = 4;  // 16-byte loads of x and of y that a thread has in flight
+constexpr int threads = 512;
 
 // scalar: one element a thread, any strides. Thread t of a warp touches the address next to thread
 // t + 1's, so a warp's 32 loads fall into one or a few 128-byte lines: coalesced, if narrow.
@@ -28,35 +27,28 @@ __global__ void vector_add_scalar(const __grid_constant__ vector_add_problem p) 
   }
 }
 
-// vector16: 16 bytes an access and several in flight, which is what fills the memory's pipe. One
-// contiguous run of elements; the ragged ends go element by element.
+// vector16: 16 bytes an access, one vector a thread. More blocks in flight beat more loads a thread
+// where nothing has to be reduced. One contiguous run of elements; its ragged ends go one by one.
 template <class T>
 __global__ void __launch_bounds__(threads)
     vector_add_vector16(const T* x, const T* y, T* z, int64_t count) {
   constexpr int width = 16 / sizeof(T);
-  const int64_t base = int64_t{blockIdx.x} * threads * vectors * width - misalignment(x);
-  packed<T, width> a[vectors], b[vectors];
-  const auto column = [&](int i) { return base + (i * threads + int64_t{threadIdx.x}) * width; };
+  const int64_t vector = int64_t{blockIdx.x} * threads + threadIdx.x;
+  const int64_t c = vector * width - misalignment(x);
+  const bool inside = c >= 0 && c + width <= count;
+  const auto load = [&](const T* from) {
+    return inside ? load_streaming<T, width>(from + c) : load_edge<T, width>(from, c, count, 0.0f);
+  };
+  const packed<T, width> a = load(x), b = load(y);
+  float u[width], v[width];
+  unpack(a, u);
+  unpack(b, v);
 #pragma unroll
-  for (int i = 0; i < vectors; ++i) {
-    const int64_t c = column(i);
-    const bool inside = c >= 0 && c + width <= count;
-    a[i] = inside ? load_streaming<T, width>(x + c) : load_edge<T, width>(x, c, count, 0.0f);
-    b[i] = inside ? load_streaming<T, width>(y + c) : load_edge<T, width>(y, c, count, 0.0f);
-  }
-#pragma unroll
-  for (int i = 0; i < vectors; ++i) {
-    const int64_t c = column(i);
-    float u[width], v[width];
-    unpack(a[i], u);
-    unpack(b[i], v);
-#pragma unroll
-    for (int j = 0; j < width; ++j) u[j] += v[j];
-    if (c >= 0 && c + width <= count)
-      store_streaming<T, width>(z + c, pack<T, width>(u));
-    else
-      store_edge(z, c, count, pack<T, width>(u));
-  }
+  for (int j = 0; j < width; ++j) u[j] += v[j];
+  if (inside)
+    store_streaming<T, width>(z + c, pack<T, width>(u));
+  else
+    store_edge(z, c, count, pack<T, width>(u));
 }
 
 template <class T>
@@ -74,7 +66,7 @@ void run(const vector_add_problem& p, nf_stream stream) {
 
   const int64_t count = p.layout.rows * p.layout.cols;
   if (wide) {
-    const int64_t per_block = threads * vectors * (16 / sizeof(T));
+    const int64_t per_block = threads * (16 / sizeof(T));
     launch(op, vector_add_vector16<T>,
            {(count + misalignment(x) + per_block - 1) / per_block, threads}, stream, x, y, z,
            count);
@@ -86,8 +78,7 @@ void run(const vector_add_problem& p, nf_stream stream) {
           .device = "cuda",
           .rung = names[wide],
           .isa = current_arch().name,
-          .threads = threads,
-          .vectors = wide ? vectors : 0});
+          .threads = threads});
 }
 
 }  // namespace
