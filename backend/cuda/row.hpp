@@ -42,17 +42,18 @@ class row_slice {
   __device__ void store(T* row, int end, int i, const packed<T, kWidth>& v) const {
     const int c = column(i);
     if (inside(c, end))
-      store_streaming<T, kWidth>(row + c, v);
+      store_vector<T, kWidth>(row + c, v);
     else
       store_edge(row, c, end, v);
   }
 
   // Vector i from global memory; columns outside [0, end) read as `fill`.
   template <class T>
-  __device__ packed<T, kWidth> load(const T* row, int end, float fill, int i) const {
+  __device__ packed<T, kWidth> load(const T* row, int end, float fill, const memory_range& range,
+                                    int i) const {
     const int c = column(i);
-    return inside(c, end) ? load_streaming<T, kWidth>(row + c)
-                          : load_edge<T, kWidth>(row, c, end, fill);
+    return inside(c, end) ? load_vector<T, kWidth>(row + c)
+                          : load_edge<T, kWidth>(row, c, end, fill, range);
   }
 
   // Where this thread's vector i stands in the block's stage.
@@ -76,9 +77,10 @@ struct held_vectors<T, kWidth, kVectors, false> {
   packed<T, kWidth> raw[kVectors];
 
   template <class Slice>
-  __device__ void load(const Slice& part, const T* row, int end, float fill) {
+  __device__ void load(const Slice& part, const T* row, int end, float fill,
+                       const memory_range& range) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) raw[i] = part.load(row, end, fill, i);
+    for (int i = 0; i < kVectors; ++i) raw[i] = part.load(row, end, fill, range, i);
   }
   template <class Slice>
   __device__ packed<T, kWidth> get(int i) {
@@ -93,14 +95,15 @@ struct held_vectors<T, kWidth, kVectors, true> {
 
   // Asynchronous; a thread reads back only what it brought, so it waits for no other.
   template <class Slice>
-  __device__ void load(const Slice& part, const T* row, int end, float fill) {
+  __device__ void load(const Slice& part, const T* row, int end, float fill,
+                       const memory_range& range) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int c = part.column(i);
       if (Slice::inside(c, end))
         copy_async(stage + Slice::slot(i), reinterpret_cast<const packed<T, kWidth>*>(row + c));
       else
-        stage[Slice::slot(i)] = load_edge<T, kWidth>(row, c, end, fill);
+        stage[Slice::slot(i)] = load_edge<T, kWidth>(row, c, end, fill, range);
     }
   }
   template <class Slice>

@@ -26,6 +26,10 @@ struct softmax_gradient {
   __device__ float nothing() const { return log ? -INFINITY : 0.0f; }
 };
 
+struct backward_ranges {
+  memory_range y, dy;
+};
+
 template <class In, class Out>
 struct backward_row {
   const Out *y, *dy;
@@ -48,8 +52,12 @@ __global__ void softmax_backward_three_pass(const __grid_constant__ softmax_back
        row += step) {
     const backward_row<In, Out> at(p, row);
     float total = 0;
-    for (int64_t c = 0; c < at.allowed; ++c)
-      total += rule.term(to_float(at.y[c * stride[0]]), to_float(at.dy[c * stride[1]]));
+    for (int64_t c = 0; c < at.allowed;) {
+      float part = 0.0f;
+      for (const int64_t stop = c + 256; c < stop && c < at.allowed; ++c)
+        part += rule.term(to_float(at.y[c * stride[0]]), to_float(at.dy[c * stride[1]]));
+      total += part;
+    }
     for (int64_t c = 0; c < p.layout.cols; ++c) {
       const float y = c < at.allowed ? to_float(at.y[c * stride[0]]) : rule.nothing();
       at.dx[c * stride[2]] =
@@ -61,7 +69,8 @@ __global__ void softmax_backward_three_pass(const __grid_constant__ softmax_back
 // online: a block walks its row twice. Any N and any strides; with kWidth > 1 in whole vectors.
 template <class In, class Out, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    softmax_backward_online(const __grid_constant__ softmax_backward_problem p) {
+    softmax_backward_online(const __grid_constant__ softmax_backward_problem p,
+                            const __grid_constant__ backward_ranges ranges) {
   __shared__ warp_reduction<sum, kThreads, 1> reduction;
   const softmax_gradient rule{p.scale, p.log};
   const int64_t* stride = p.layout.col_stride;
@@ -81,16 +90,17 @@ __global__ void __launch_bounds__(kThreads)
       }
     } else {
       const int64_t begin = int64_t{threadIdx.x} * kWidth - misalignment(at.dx);
-      const auto load = [&](const Out* row, int64_t c, float fill, float(&v)[kWidth]) {
+      const auto load = [&](const Out* row, const memory_range& range, int64_t c, float fill,
+                            float(&v)[kWidth]) {
         const bool inside = c >= 0 && c + kWidth <= at.allowed;
-        unpack(inside ? *reinterpret_cast<const packed<Out, kWidth>*>(row + c)
-                      : load_edge<Out, kWidth>(row, c, at.allowed, fill),
+        unpack(inside ? load_vector<Out, kWidth>(row + c)
+                      : load_edge<Out, kWidth>(row, c, at.allowed, fill, range),
                v);
       };
       for (int64_t c = begin; c < at.allowed; c += kThreads * kWidth) {
         float y[kWidth], dy[kWidth], here = 0;
-        load(at.y, c, rule.nothing(), y);
-        load(at.dy, c, 0.0f, dy);
+        load(at.y, ranges.y, c, rule.nothing(), y);
+        load(at.dy, ranges.dy, c, 0.0f, dy);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) here += rule.term(y[j], dy[j]);
         mine.total += here;
@@ -98,12 +108,12 @@ __global__ void __launch_bounds__(kThreads)
       const float total = reduction.reduce(reduce_lanes<32>(mine), call).total;
       for (int64_t c = begin; c < cols; c += kThreads * kWidth) {
         float y[kWidth], dy[kWidth];
-        load(at.y, c, rule.nothing(), y);
-        load(at.dy, c, 0.0f, dy);
+        load(at.y, ranges.y, c, rule.nothing(), y);
+        load(at.dy, ranges.dy, c, 0.0f, dy);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) dy[j] = rule.gradient(y[j], dy[j], total);
         if (c >= 0 && c + kWidth <= cols)
-          store_streaming<In, kWidth>(at.dx + c, pack<In, kWidth>(dy));
+          store_vector<In, kWidth>(at.dx + c, pack<In, kWidth>(dy));
         else
           store_edge(at.dx, c, cols, pack<In, kWidth>(dy));
       }
@@ -124,6 +134,7 @@ struct one_read_backward {
       kShared * slice::block_vectors * static_cast<int>(sizeof(vector));
 
   const softmax_backward_problem& p;
+  const backward_ranges& ranges;
 
   __device__ void run() const {
     __shared__ warp_reduction<sum, slice::threads, kCluster> across_warps;
@@ -147,8 +158,8 @@ struct one_read_backward {
       held_vectors<Out, width, kVectors, kShared> y;
       held_vectors<Out, width, kVectors, false> dy;
       if constexpr (kShared) y.stage = reinterpret_cast<vector*>(stage);
-      y.load(part, at.y, readable, rule.nothing());
-      dy.load(part, at.dy, readable, 0.0f);
+      y.load(part, at.y, readable, rule.nothing(), ranges.y);
+      dy.load(part, at.dy, readable, 0.0f, ranges.dy);
       if constexpr (kShared) wait_for_copies();
 
       sum mine = sum::identity();
@@ -179,11 +190,12 @@ struct one_read_backward {
 template <class In, class Out, int kLanes, int kVectors, int kCluster, int kResident, bool kShared>
 __global__ void __launch_bounds__(kLanes > 32 ? kLanes : 128,
                                   resident_blocks(kResident, kLanes > 32 ? kLanes : 128))
-    softmax_backward_kernel(const __grid_constant__ softmax_backward_problem p) {
+    softmax_backward_kernel(const __grid_constant__ softmax_backward_problem p,
+                            const __grid_constant__ backward_ranges ranges) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kCluster > 1) return;
 #endif
-  one_read_backward<In, Out, kLanes, kVectors, kCluster, kShared>{p}.run();
+  one_read_backward<In, Out, kLanes, kVectors, kCluster, kShared>{p, ranges}.run();
 }
 
 }  // namespace ninefold::cuda

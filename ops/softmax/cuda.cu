@@ -10,18 +10,24 @@ constexpr int online_threads = 512, three_pass_threads = 128;
 
 // Measured on an H200; ops/softmax/README.md has the numbers behind each line. The clusters come
 // before the wide blocks, which serve the devices that have none.
-constexpr std::array<row_shape, 13> shapes{{
-    {8, 1, 1, 12},
+constexpr std::array<row_shape, 19> shapes{{
+    {2, 1, 1, 12},
+    {4, 2, 1, 12},
     {.lanes = 16, .vectors = 2, .cluster = 1, .resident = 12, .core = true},
     {.lanes = 32, .vectors = 4, .cluster = 1, .resident = 10, .core = true},
+    {32, 5, 1, 8},
     {64, 4, 1, 20},
     {.lanes = 128, .vectors = 4, .cluster = 1, .resident = 10, .core = true},
     {256, 4, 1, 5},
     {.lanes = 512, .vectors = 4, .cluster = 1, .resident = 3, .core = true},
+    {256, 6, 2, 4},
     {256, 8, 2, 3},
+    {256, 7, 4, 4},
     {256, 4, 8, 6},
     {256, 8, 8, 4},
+    {256, 5, 16, 4},
     {.lanes = 256, .vectors = 8, .cluster = 16, .resident = 4, .core = true},
+    {512, 8, 16, 2},
     {512, 8, 1, 2},
     {1024, 8, 1, 1},
 }};
@@ -33,10 +39,11 @@ constexpr bool built(const row_shape& s, bool transformed) {
   return transformed ? s.core && s.cluster == 1 : s.core || sizeof(In) == sizeof(Out);
 }
 
-using launcher = void (*)(const softmax_forward_problem&, nf_stream);
+using launcher = void (*)(const softmax_forward_problem&, const memory_range&, nf_stream);
 
 template <class In, class Out, size_t kShape, bool kTransformed>
-void launch_shape_of(const softmax_forward_problem& p, nf_stream stream) {
+void launch_shape_of(const softmax_forward_problem& p, const memory_range& range,
+                     nf_stream stream) {
   constexpr row_shape s = shapes[kShape];
   // fp32 values take twice the registers and a little more.
   constexpr int resident = kTransformed ? (2 * s.resident + 4) / 5 : s.resident;
@@ -45,7 +52,7 @@ void launch_shape_of(const softmax_forward_problem& p, nf_stream stream) {
          {.blocks = grid_for(p.layout.rows, rows_per_block) * s.cluster,
           .threads = s.threads(),
           .cluster = s.cluster},
-         stream, p);
+         stream, p, range);
 }
 
 template <class In, class Out, size_t kShape>
@@ -59,10 +66,10 @@ constexpr std::array<launcher, 2> launchers_of() {
 }
 
 template <class In, class Out, size_t... kShape>
-void launch_one_read(const softmax_forward_problem& p, int shape, bool transformed,
-                     nf_stream stream, std::index_sequence<kShape...>) {
+void launch_one_read(const softmax_forward_problem& p, const memory_range& range, int shape,
+                     bool transformed, nf_stream stream, std::index_sequence<kShape...>) {
   static constexpr std::array<launcher, 2> table[] = {launchers_of<In, Out, kShape>()...};
-  table[shape][transformed](p, stream);
+  table[shape][transformed](p, range, stream);
 }
 
 template <class In, class Out>
@@ -70,6 +77,7 @@ void run(const softmax_forward_problem& p, nf_stream stream) {
   constexpr int width = 16 / sizeof(In);
   const row_memory x{p.x_index, p.x, sizeof(In)}, y{p.y_index, p.y, sizeof(Out)};
   const bool fits = vectors_fit(p.layout, {x, y});  // a mask is read element by element
+  const memory_range range = range_of(p.layout, x);
   const bool transformed = p.mask_type != mask_kind::none || p.scale != 1.0f;
   const int64_t columns = columns_to_hold(p.layout, x);
   const bool clusters = current_arch().sm90;
@@ -88,10 +96,10 @@ void run(const softmax_forward_problem& p, nf_stream stream) {
     launch(op,
            wide ? softmax_forward_online<In, Out, width, online_threads>
                 : softmax_forward_online<In, Out, 1, online_threads>,
-           {grid_for(p.layout.rows, 1), online_threads}, stream, p);
+           {grid_for(p.layout.rows, 1), online_threads}, stream, p, range);
     return record_softmax("forward", online, online_threads);
   }
-  launch_one_read<In, Out>(p, choice.shape, transformed, stream,
+  launch_one_read<In, Out>(p, range, choice.shape, transformed, stream,
                            std::make_index_sequence<shapes.size()>());
   const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
   record_softmax("forward", choice.rung, s.threads(), s);

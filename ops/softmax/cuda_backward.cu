@@ -9,18 +9,23 @@ constexpr const char* op = "softmax";
 constexpr int online_threads = 512, three_pass_threads = 128;
 
 // Measured on an H200; ops/softmax/README.md has the numbers behind each line.
-constexpr std::array<row_shape, 12> same_type_shapes{{
-    {8, 1, 1, 12},
+constexpr std::array<row_shape, 17> same_type_shapes{{
+    {2, 1, 1, 12},
+    {4, 2, 1, 10},
     {16, 2, 1, 10},
     {32, 4, 1, 8},
     {64, 4, 1, 16},
     {128, 4, 1, 8},
     {256, 4, 1, 4},
     {512, 4, 1, 2},
+    {512, 3, 2, 2},
     {512, 4, 2, 2},
+    {512, 7, 2, 2, true},
     {512, 4, 4, 3, true},
     {512, 4, 8, 3, true},
+    {512, 5, 8, 2, true},
     {512, 8, 8, 2, true},
+    {512, 8, 16, 2, true},
     {1024, 4, 1, 1},
 }};
 
@@ -44,7 +49,8 @@ constexpr const auto& shapes_for() {
 }
 
 template <class In, class Out, size_t kShape>
-void launch_shape_of(const softmax_backward_problem& p, nf_stream stream) {
+void launch_shape_of(const softmax_backward_problem& p, const backward_ranges& ranges,
+                     nf_stream stream) {
   constexpr row_shape s = shapes_for<In, Out>()[kShape];
   const auto kernel =
       softmax_backward_kernel<In, Out, s.lanes, s.vectors, s.cluster, s.resident, s.shared>;
@@ -58,15 +64,15 @@ void launch_shape_of(const softmax_backward_problem& p, nf_stream stream) {
           .threads = s.threads(),
           .cluster = s.cluster,
           .shared_bytes = shared_bytes},
-         stream, p);
+         stream, p, ranges);
 }
 
 template <class In, class Out, size_t... kShape>
-void launch_one_read(const softmax_backward_problem& p, int shape, nf_stream stream,
-                     std::index_sequence<kShape...>) {
-  static constexpr void (*table[])(const softmax_backward_problem&,
+void launch_one_read(const softmax_backward_problem& p, const backward_ranges& ranges, int shape,
+                     nf_stream stream, std::index_sequence<kShape...>) {
+  static constexpr void (*table[])(const softmax_backward_problem&, const backward_ranges&,
                                    nf_stream) = {launch_shape_of<In, Out, kShape>...};
-  table[shape](p, stream);
+  table[shape](p, ranges, stream);
 }
 
 template <class In, class Out>
@@ -77,6 +83,7 @@ void run(const softmax_backward_problem& p, nf_stream stream) {
   const row_memory y{p.y_index, p.y, sizeof(Out)}, dy{p.dy_index, p.dy, sizeof(Out)};
   const bool fits = vectors_fit(p.layout, {dx, y, dy});
   const int64_t columns = columns_to_hold(p.layout, dx);
+  const backward_ranges ranges{range_of(p.layout, y), range_of(p.layout, dy)};
   const bool clusters = current_arch().sm90;
   const softmax_choice choice =
       choose(op, p.rung, shapes, fits, columns, width,
@@ -91,10 +98,11 @@ void run(const softmax_backward_problem& p, nf_stream stream) {
     launch(op,
            fits ? softmax_backward_online<In, Out, width, online_threads>
                 : softmax_backward_online<In, Out, 1, online_threads>,
-           {grid_for(p.layout.rows, 1), online_threads}, stream, p);
+           {grid_for(p.layout.rows, 1), online_threads}, stream, p, ranges);
     return record_softmax("backward", online, online_threads);
   }
-  launch_one_read<In, Out>(p, choice.shape, stream, std::make_index_sequence<shapes.size()>());
+  launch_one_read<In, Out>(p, ranges, choice.shape, stream,
+                           std::make_index_sequence<shapes.size()>());
   const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
   record_softmax("backward", choice.rung, s.threads(), s);
 }

@@ -66,6 +66,18 @@ int64_t columns_to_hold(const row_layout<kTensors>& layout, const row_memory& le
   return layout.cols + (aligned ? 0 : lead.vector() - 1);
 }
 
+// From the first byte that a row of the tensor touches to the last; for tensors of unit stride.
+template <int kTensors>
+memory_range range_of(const row_layout<kTensors>& layout, const row_memory& m) {
+  int64_t low = 0, high = layout.cols;
+  for (int d = 0; d < layout.dims; ++d) {
+    const int64_t reach = layout.stride[m.index][d] * (layout.size[d] - 1);
+    (reach < 0 ? low : high) += reach;
+  }
+  const auto at = reinterpret_cast<uintptr_t>(m.data);
+  return {at + static_cast<uintptr_t>(low * m.size), at + static_cast<uintptr_t>(high * m.size)};
+}
+
 struct softmax_choice {
   softmax_rung rung;
   int shape = -1;  // index into the table, for the one-read rungs

@@ -72,9 +72,13 @@ __global__ void softmax_forward_three_pass(const __grid_constant__ softmax_forwa
     max_sum total = max_sum::identity();
     for (int64_t c = 0; c < allowed; ++c)
       total.max = fmaxf(total.max, value_at(p, x, mask_row, c, allowed));
-    for (int64_t c = 0; c < allowed; ++c) {
-      const float v = value_at(p, x, mask_row, c, allowed);
-      if (v != -INFINITY) total.total += fast_exp(v - (total.max == -INFINITY ? 0.0f : total.max));
+    const float base = total.max == -INFINITY ? 0.0f : total.max;
+    // A sum of sums: one long fp32 sum would lose digits as it grows.
+    for (int64_t c = 0; c < allowed;) {
+      float part = 0.0f;
+      for (const int64_t stop = c + 256; c < stop && c < allowed; ++c)
+        part += fast_exp(value_at(p, x, mask_row, c, allowed) - base);
+      total.total += part;
     }
     const softmax_output result(total, p.log);
     for (int64_t c = 0; c < p.layout.cols; ++c)
@@ -87,7 +91,8 @@ __global__ void softmax_forward_three_pass(const __grid_constant__ softmax_forwa
 // strides, any mask. With kWidth > 1 the row is read in 16-byte vectors.
 template <class In, class Out, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    softmax_forward_online(const __grid_constant__ softmax_forward_problem p) {
+    softmax_forward_online(const __grid_constant__ softmax_forward_problem p,
+                           const __grid_constant__ memory_range range) {
   __shared__ warp_reduction<max_sum, kThreads, 1> reduction;
   int call = 0;
   for (int64_t row = blockIdx.x; row < p.layout.rows; row += gridDim.x, ++call) {
@@ -109,8 +114,8 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t begin = int64_t{threadIdx.x} * kWidth - misalignment(x);
       const auto load = [&](int64_t c, float(&v)[kWidth]) {
         const bool inside = c >= 0 && c + kWidth <= allowed;
-        unpack(inside ? *reinterpret_cast<const packed<In, kWidth>*>(x + c)
-                      : load_edge<In, kWidth>(x, c, allowed, -INFINITY),
+        unpack(inside ? load_vector<In, kWidth>(x + c)
+                      : load_edge<In, kWidth>(x, c, allowed, -INFINITY, range),
                v);
 #pragma unroll
         for (float& value : v) value = value == -INFINITY ? value : p.scale * value;
@@ -134,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (float& value : v) value = result(value);
         if (c >= 0 && c + kWidth <= cols)
-          store_streaming<Out, kWidth>(y + c, pack<Out, kWidth>(v));
+          store_vector<Out, kWidth>(y + c, pack<Out, kWidth>(v));
         else
           store_edge(y, c, cols, pack<Out, kWidth>(v));
       }
@@ -158,6 +163,7 @@ struct one_read_forward {
   static constexpr int unroll = held_vectors<In, width, kVectors, false>::unroll;
 
   const softmax_forward_problem& p;
+  const memory_range& range;  // of x
 
   // A thread's values of the row. With a mask or a scale, v is kept instead of x, as fp32.
   struct values {
@@ -233,7 +239,7 @@ struct one_read_forward {
       const slice part(misalignment(x));
 
       values held;
-      held.raw.load(part, x, readable, -INFINITY);
+      held.raw.load(part, x, readable, -INFINITY, range);
       if constexpr (kTransformed) transform(part, row, readable, held);
 
       // The sum is taken below the maximum of the near lanes: no exponential to bring it there.
@@ -265,11 +271,12 @@ template <class In, class Out, int kLanes, int kVectors, int kCluster, int kResi
           bool kTransformed>
 __global__ void __launch_bounds__(kLanes > 32 ? kLanes : 128,
                                   resident_blocks(kResident, kLanes > 32 ? kLanes : 128))
-    softmax_forward_kernel(const __grid_constant__ softmax_forward_problem p) {
+    softmax_forward_kernel(const __grid_constant__ softmax_forward_problem p,
+                           const __grid_constant__ memory_range range) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kCluster > 1) return;
 #endif
-  one_read_forward<In, Out, kLanes, kVectors, kCluster, kTransformed>{p}.run();
+  one_read_forward<In, Out, kLanes, kVectors, kCluster, kTransformed>{p, range}.run();
 }
 
 }  // namespace ninefold::cuda

@@ -36,8 +36,10 @@ __global__ void __launch_bounds__(threads)
   const int64_t vector = int64_t{blockIdx.x} * threads + threadIdx.x;
   const int64_t c = vector * width - misalignment(x);
   const bool inside = c >= 0 && c + width <= count;
+  const memory_range none{0, 0};  // the ends of a tensor have no neighbours to read
   const auto load = [&](const T* from) {
-    return inside ? load_streaming<T, width>(from + c) : load_edge<T, width>(from, c, count, 0.0f);
+    return inside ? load_vector<T, width>(from + c)
+                  : load_edge<T, width>(from, c, count, 0.0f, none);
   };
   const packed<T, width> a = load(x), b = load(y);
   float u[width], v[width];
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
   for (int j = 0; j < width; ++j) u[j] += v[j];
   if (inside)
-    store_streaming<T, width>(z + c, pack<T, width>(u));
+    store_vector<T, width>(z + c, pack<T, width>(u));
   else
     store_edge(z, c, count, pack<T, width>(u));
 }
