@@ -45,8 +45,10 @@ template <class In, class Out, size_t kShape, bool kTransformed>
 void launch_shape_of(const softmax_forward_problem& p, const memory_range& range,
                      nf_stream stream) {
   constexpr row_shape s = shapes[kShape];
-  // fp32 values take twice the registers and a little more.
-  constexpr int resident = kTransformed ? (2 * s.resident + 4) / 5 : s.resident;
+  // fp32 values take twice the registers and a little more, wider outputs a little more.
+  constexpr int resident = kTransformed               ? (2 * s.resident + 4) / 5
+                           : sizeof(Out) > sizeof(In) ? (2 * s.resident + 2) / 3
+                                                      : s.resident;
   const int64_t rows_per_block = s.threads() / s.lanes;
   launch(op, softmax_forward_kernel<In, Out, s.lanes, s.vectors, s.cluster, resident, kTransformed>,
          {.blocks = grid_for(p.layout.rows, rows_per_block) * s.cluster,
