@@ -20,7 +20,7 @@ function(nf_add_op op)
   endif()
   set_property(GLOBAL APPEND PROPERTY NF_OPS ${op})
 
-  if(BUILD_TESTING)
+  if(BUILD_TESTING AND PROJECT_IS_TOP_LEVEL)
     file(GLOB tests CONFIGURE_DEPENDS ${folder}/test*.cpp)
     add_executable(test_${op} ${tests})
     target_link_libraries(test_${op} PRIVATE nf_flags ninefold ninefold_verify GTest::gtest_main)

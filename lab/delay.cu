@@ -1,3 +1,5 @@
+#include <cuda/std/chrono>
+
 #include "lab/cuda_call.hpp"
 #include "lab/delay.hpp"
 
@@ -5,11 +7,10 @@ namespace ninefold::lab {
 namespace {
 
 __global__ void spin(long long nanoseconds) {
-  long long start, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
+  using clock = cuda::std::chrono::high_resolution_clock;  // the device's own, in nanoseconds
+  const auto stop = clock::now() + cuda::std::chrono::nanoseconds(nanoseconds);
+  while (clock::now() < stop) {
+  }
 }
 
 }  // namespace

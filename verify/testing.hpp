@@ -35,6 +35,13 @@ class on_each_device : public testing::TestWithParam<DLDevice> {
   bool on_cuda() const { return device().device_type == kDLCUDA; }
 };
 
+// Sanitizers make code many times slower: what is only large, and not different, is smaller there.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool sanitized = true;
+#else
+inline constexpr bool sanitized = false;
+#endif
+
 inline std::string name_of(DLDataType type) {
   if (type.code == kDLBfloat) return "bf16";
   return type.bits == 16 ? "fp16" : "fp32";

@@ -208,7 +208,9 @@ HWY_NOINLINE void forward_row(const Row& row, int64_t n, Out* y, bool log, bool 
     const int64_t count = HWY_MIN(n - begin, block_size);
     if (keep) {
       float& factor = factors[begin / block_size];
-      if (factor - total.max > -60) {
+      if (factor > total.max) {
+        factor = 0;  // nothing was allowed so far, and the stand-in is above what came later
+      } else if (factor - total.max > -60) {
         factor = total.inverse() * std::exp(factor - total.max);
       } else {
         // The product would be subnormal and cost the results their digits.

@@ -35,22 +35,26 @@ TEST_P(softmax_forward, every_length_and_dtype_aligned_or_not) {
 }
 
 TEST_P(softmax_forward, realistic_inputs_not_only_gaussian_ones) {
-  for (const dtype_pair& pair : dtype_pairs)
-    for (const verify::pattern p : verify::all_patterns)
-      for (const int64_t n : {64, 1000, 8192, 50257})
+  for (const verify::pattern p : verify::all_patterns)
+    for (const int64_t n : {64, 1000, 8192, 50257}) {
+      const auto data = verify::patterned(p, 3, n, 3);
+      for (const dtype_pair& pair : dtype_pairs)
         for (const bool log : {false, true}) {
+          if (n > 10000 && (log || pair.in.bits != pair.out.bits)) continue;
           SCOPED_TRACE(name_of(pair) + " " + verify::name_of(p) + " N=" + std::to_string(n));
           forward_call{.device = device(),
                        .spec = {.log = log, .in = pair.in, .out = pair.out},
-                       .x = {{5, n}},
-                       .data = verify::patterned(p, 5, n, 3)}
+                       .x = {{3, n}},
+                       .data = data}
               .run();
         }
+    }
 }
 
 TEST_P(softmax_forward, ten_million_columns) {
-  forward_call{.device = device(), .spec = {}, .x = {{1, 10'000'000}}}.run();
-  forward_call{.device = device(), .spec = {.log = true}, .x = {{10'000'000}}}.run();
+  constexpr int64_t n = verify::sanitized ? 1'000'003 : 10'000'000;
+  forward_call{.device = device(), .spec = {}, .x = {{1, n}}}.run();
+  forward_call{.device = device(), .spec = {.log = true}, .x = {{n}}}.run();
 }
 
 // A correct rounding errs by half a unit at most and by 0.3 to 0.42 of it on average (uniform

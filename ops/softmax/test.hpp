@@ -141,7 +141,7 @@ struct backward_call {
 // around a block's capacity, GPT-2's vocabulary, and one prime past what a block keeps on chip.
 inline std::vector<int64_t> lengths() {
   std::vector<int64_t> n;
-  for (int64_t i = 1; i <= 600; ++i) n.push_back(i);
+  for (int64_t i = 1; i <= 600; i += verify::sanitized && i >= 140 ? 17 : 1) n.push_back(i);
   for (const int64_t i : {997, 1021, 2039, 4095, 4096, 4097, 8191, 16381, 50257, 131071})
     n.push_back(i);
   return n;
