@@ -44,7 +44,7 @@ target_compile_options(nf_flags INTERFACE
   $<$<AND:$<BOOL:${NF_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>)
 if(NF_SANITIZE)
   target_compile_options(nf_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${NF_SANITIZE} -fno-sanitize-recover=all -g>)
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${NF_SANITIZE} -fno-sanitize-recover=all -g -O1>)
   target_link_options(nf_flags INTERFACE -fsanitize=${NF_SANITIZE})
 endif()
 
