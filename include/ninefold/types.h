@@ -15,6 +15,14 @@
 #define NF_API __attribute__((visibility("default")))
 #endif
 
+/* In C++ the enums rest on int, as C callers know them: a value that no enumerator names is then an
+ * ordinary wrong argument, to be read and refused. */
+#ifdef __cplusplus
+#define NF_ENUM_BASE : int
+#else
+#define NF_ENUM_BASE
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,7 +34,7 @@ extern "C" {
  * 8-bit unsigned tensor is accepted wherever a boolean one is; any non-zero byte is true. */
 #define NF_DTYPE_CODE_BOOL 6
 
-typedef enum nf_status {
+typedef enum nf_status NF_ENUM_BASE {
   NF_OK = 0,
   NF_INVALID_ARGUMENT = 1, /* the call is wrong: a NULL, a shape, a dtype, an overlap */
   NF_UNSUPPORTED = 2,      /* the call has a meaning, and this build or this rung cannot do it */
@@ -49,7 +57,7 @@ typedef void* nf_stream;
  *                                     . .           x x
  *                                     x .           x x
  *                                     x x           x x                                        */
-typedef enum nf_causal {
+typedef enum nf_causal NF_ENUM_BASE {
   NF_CAUSAL_NONE = 0,
   NF_CAUSAL_BOTTOM_RIGHT = 1,
   NF_CAUSAL_TOP_LEFT = 2
