@@ -22,7 +22,7 @@ struct launch_choice {
 void record(const launch_choice& choice) noexcept;
 
 // The rung the user asked for: args->rung if set, else NF_RUNG's entry for `op`
-// ("softmax:online,vector_add:scalar"), else nullptr. Both are checked by choose_rung's caller.
+// ("softmax:online,vector_add:scalar"), else nullptr. find_rung checks either.
 const char* asked_rung(const char* op, const char* from_args);
 
 // The one of `names` equal to `asked`; fails with NF_UNSUPPORTED and the list if there is none.

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cuda/std/bit>
 #include <type_traits>
 
 #include "backend/cuda/sm90/cluster.hpp"
@@ -68,10 +69,45 @@ __device__ inline max_sum reduce_lanes(max_sum v) {
   return {max, reduce_lanes<kWidth>(sum{scaled}).total};
 }
 
+// Two sums at once.
+struct two_sums {
+  float first, second;
+};
+
+__device__ inline two_sums combine(two_sums a, two_sums b) {
+  return {a.first + b.first, a.second + b.second};
+}
+
+template <int kWidth>
+__device__ inline two_sums reduce_lanes(two_sums v) {
+  return {reduce_lanes<kWidth>(sum{v.first}).total, reduce_lanes<kWidth>(sum{v.second}).total};
+}
+
+// The largest value and the lowest place where it stands; -1 where nothing is above -inf.
+struct largest_at {
+  float value;
+  int index;
+  __device__ static largest_at identity() { return {-INFINITY, -1}; }
+};
+
+__device__ inline largest_at combine(largest_at a, largest_at b) {
+  const bool second = b.value > a.value || (b.value == a.value && b.index < a.index);
+  return second ? b : a;
+}
+
+template <int kWidth>
+__device__ inline largest_at reduce_lanes(largest_at v) {
+#pragma unroll
+  for (int mask = kWidth / 2; mask > 0; mask /= 2)
+    v = combine(v, largest_at{__shfl_xor_sync(0xffffffffu, v.value, mask, kWidth),
+                              __shfl_xor_sync(0xffffffffu, v.index, mask, kWidth)});
+  return v;
+}
+
 // Across the warps of a block of kThreads, and of kCluster blocks: each warp brings a value that
 // its lanes already agree on. Lives in shared memory; calls in a loop alternate between two
 // buffers, so one barrier a call is enough: no thread can be two calls ahead of one that still
-// reads.
+// reads. A row may reduce several things one after the other, of other types of T's size.
 template <class T, int kThreads, int kCluster>
 class warp_reduction {
  public:
@@ -83,22 +119,41 @@ class warp_reduction {
 
   __device__ T reduce(T value, int call) {
     if constexpr (kCluster > 1) {
-      return over(exchange_.all_to_all(value, call));
+      return over<T>(exchange_.all_to_all(value, call));
     } else {
       if (threadIdx.x % 32 == 0) partial_[call & 1][threadIdx.x / 32] = value;
       __syncthreads();
-      return over(partial_[call & 1]);
+      return over<T>(partial_[call & 1]);
+    }
+  }
+
+  template <class U>
+  __device__ U reduce(U value, int call) {
+    const T word = ::cuda::std::bit_cast<T>(value);
+    if constexpr (kCluster > 1) {
+      return over<U>(exchange_.all_to_all(word, call));
+    } else {
+      if (threadIdx.x % 32 == 0) partial_[call & 1][threadIdx.x / 32] = word;
+      __syncthreads();
+      return over<U>(partial_[call & 1]);
     }
   }
 
  private:
   // Each warp reduces all values for itself, on as many lanes as there are values.
-  __device__ static T over(const T* partial) {
+  template <class U>
+  __device__ static U over(const T* partial) {
     constexpr int count = warps * kCluster, width = count < 32 ? count : 32;
     const int lane = static_cast<int>(threadIdx.x) % width;
-    T value = partial[lane];
+    const auto at = [partial](int i) {
+      if constexpr (std::is_same_v<T, U>)
+        return partial[i];
+      else
+        return ::cuda::std::bit_cast<U>(partial[i]);
+    };
+    U value = at(lane);
 #pragma unroll
-    for (int i = width; i < count; i += width) value = combine(value, partial[i + lane]);
+    for (int i = width; i < count; i += width) value = combine(value, at(i + lane));
     return reduce_lanes<width>(value);
   }
 

@@ -22,10 +22,13 @@ constexpr int resident_blocks(int wanted, int threads) {
   return wanted < most ? wanted : most;
 }
 
+// Threads of a block when kLanes of them share a row: rows of a warp or less come several a block.
+constexpr int row_threads(int lanes) { return lanes > 32 ? lanes : 128; }
+
 template <int kWidth, int kLanes, int kVectors, int kCluster>
 class row_slice {
  public:
-  static constexpr int threads = kLanes > 32 ? kLanes : 128;
+  static constexpr int threads = row_threads(kLanes);
   static constexpr int rows_per_block = threads / kLanes;
   static constexpr int block_vectors = kVectors * kLanes;  // a block's part of a row
 

@@ -188,8 +188,8 @@ struct one_read_backward {
 };
 
 template <class In, class Out, int kLanes, int kVectors, int kCluster, int kResident, bool kShared>
-__global__ void __launch_bounds__(kLanes > 32 ? kLanes : 128,
-                                  resident_blocks(kResident, kLanes > 32 ? kLanes : 128))
+__global__ void __launch_bounds__(row_threads(kLanes),
+                                  resident_blocks(kResident, row_threads(kLanes)))
     softmax_backward_kernel(const __grid_constant__ softmax_backward_problem p,
                             const __grid_constant__ backward_ranges ranges) {
 #if __CUDA_ARCH__ < 900

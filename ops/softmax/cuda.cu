@@ -1,12 +1,11 @@
 // Softmax forward on CUDA: the table of shapes and the launches.
-#include "ops/softmax/dispatch.cuh"
+#include "backend/cuda/row_ladder.hpp"
 #include "ops/softmax/forward.cuh"
 
 namespace ninefold::cuda {
 namespace {
 
 constexpr const char* op = "softmax";
-constexpr int online_threads = 512, three_pass_threads = 128;
 
 // Measured on an H200; ops/softmax/README.md has the numbers behind each line. The clusters come
 // before the wide blocks, which serve the devices that have none.
@@ -81,30 +80,22 @@ void run(const softmax_forward_problem& p, nf_stream stream) {
   const bool fits = vectors_fit(p.layout, {x, y});  // a mask is read element by element
   const memory_range range = range_of(p.layout, x);
   const bool transformed = p.mask_type != mask_kind::none || p.scale != 1.0f;
-  const int64_t columns = columns_to_hold(p.layout, x);
-  const bool clusters = current_arch().sm90;
-  const softmax_choice choice =
-      choose(op, p.rung, shapes, fits, columns, width, [&](const row_shape& s) {
-        return (s.cluster == 1 || clusters) && built<In, Out>(s, transformed);
+  const row_call call{op,   "forward", p.rung, p.layout.rows, fits, columns_to_hold(p.layout, x),
+                      width};
+  climb(
+      call, shapes, [&](const row_shape& s) { return built<In, Out>(s, transformed); },
+      [&](const launch_shape& s) { launch(op, softmax_forward_three_pass<In, Out>, s, stream, p); },
+      [&](const launch_shape& s) {
+        const bool wide = fits && p.mask_type == mask_kind::none;
+        launch(op,
+               wide ? softmax_forward_online<In, Out, width, online_threads>
+                    : softmax_forward_online<In, Out, 1, online_threads>,
+               s, stream, p, range);
+      },
+      [&](int shape) {
+        launch_one_read<In, Out>(p, range, shape, transformed, stream,
+                                 std::make_index_sequence<shapes.size()>());
       });
-
-  if (choice.rung == three_pass) {
-    launch(op, softmax_forward_three_pass<In, Out>,
-           {grid_for(p.layout.rows, three_pass_threads), three_pass_threads}, stream, p);
-    return record_softmax("forward", three_pass, three_pass_threads);
-  }
-  if (choice.rung == online) {
-    const bool wide = fits && p.mask_type == mask_kind::none;
-    launch(op,
-           wide ? softmax_forward_online<In, Out, width, online_threads>
-                : softmax_forward_online<In, Out, 1, online_threads>,
-           {grid_for(p.layout.rows, 1), online_threads}, stream, p, range);
-    return record_softmax("forward", online, online_threads);
-  }
-  launch_one_read<In, Out>(p, range, choice.shape, transformed, stream,
-                           std::make_index_sequence<shapes.size()>());
-  const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
-  record_softmax("forward", choice.rung, s.threads(), s);
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 // Softmax backward on CUDA: the tables of shapes and the launches.
+#include "backend/cuda/row_ladder.hpp"
 #include "ops/softmax/backward.cuh"
-#include "ops/softmax/dispatch.cuh"
 
 namespace ninefold::cuda {
 namespace {
 
 constexpr const char* op = "softmax";
-constexpr int online_threads = 512, three_pass_threads = 128;
 
 // Measured on an H200; ops/softmax/README.md has the numbers behind each line.
 constexpr std::array<row_shape, 17> same_type_shapes{{
@@ -82,29 +81,24 @@ void run(const softmax_backward_problem& p, nf_stream stream) {
   const row_memory dx{p.dx_index, p.dx, sizeof(In)};
   const row_memory y{p.y_index, p.y, sizeof(Out)}, dy{p.dy_index, p.dy, sizeof(Out)};
   const bool fits = vectors_fit(p.layout, {dx, y, dy});
-  const int64_t columns = columns_to_hold(p.layout, dx);
   const backward_ranges ranges{range_of(p.layout, y), range_of(p.layout, dy)};
-  const bool clusters = current_arch().sm90;
-  const softmax_choice choice =
-      choose(op, p.rung, shapes, fits, columns, width,
-             [&](const row_shape& s) { return s.cluster == 1 || clusters; });
-
-  if (choice.rung == three_pass) {
-    launch(op, softmax_backward_three_pass<In, Out>,
-           {grid_for(p.layout.rows, three_pass_threads), three_pass_threads}, stream, p);
-    return record_softmax("backward", three_pass, three_pass_threads);
-  }
-  if (choice.rung == online) {
-    launch(op,
-           fits ? softmax_backward_online<In, Out, width, online_threads>
-                : softmax_backward_online<In, Out, 1, online_threads>,
-           {grid_for(p.layout.rows, 1), online_threads}, stream, p, ranges);
-    return record_softmax("backward", online, online_threads);
-  }
-  launch_one_read<In, Out>(p, ranges, choice.shape, stream,
-                           std::make_index_sequence<shapes.size()>());
-  const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
-  record_softmax("backward", choice.rung, s.threads(), s);
+  const row_call call{op,   "backward", p.rung, p.layout.rows, fits, columns_to_hold(p.layout, dx),
+                      width};
+  climb(
+      call, shapes, [](const row_shape&) { return true; },
+      [&](const launch_shape& s) {
+        launch(op, softmax_backward_three_pass<In, Out>, s, stream, p);
+      },
+      [&](const launch_shape& s) {
+        launch(op,
+               fits ? softmax_backward_online<In, Out, width, online_threads>
+                    : softmax_backward_online<In, Out, 1, online_threads>,
+               s, stream, p, ranges);
+      },
+      [&](int shape) {
+        launch_one_read<In, Out>(p, ranges, shape, stream,
+                                 std::make_index_sequence<shapes.size()>());
+      });
 }
 
 }  // namespace

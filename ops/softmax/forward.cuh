@@ -269,8 +269,8 @@ struct one_read_forward {
 
 template <class In, class Out, int kLanes, int kVectors, int kCluster, int kResident,
           bool kTransformed>
-__global__ void __launch_bounds__(kLanes > 32 ? kLanes : 128,
-                                  resident_blocks(kResident, kLanes > 32 ? kLanes : 128))
+__global__ void __launch_bounds__(row_threads(kLanes),
+                                  resident_blocks(kResident, row_threads(kLanes)))
     softmax_forward_kernel(const __grid_constant__ softmax_forward_problem p,
                            const __grid_constant__ memory_range range) {
 #if __CUDA_ARCH__ < 900

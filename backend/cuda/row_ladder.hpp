@@ -1,5 +1,9 @@
-// Which rung runs a call, and with how many threads, vectors and blocks a row: one rule for forward
-// and backward, and the tables they are looked up in.
+// The ladder of ops that reduce a row and then map it: which rung runs a call, and with how many
+// threads, vectors and blocks a row. One rule, and the tables it looks up are the ops' own.
+//   three_pass       a thread a row, each pass reads it anew; any strides
+//   online           a block a row, two reads; any length and any strides
+//   row_per_warp, row_per_block, row_per_cluster
+//                    one read: the row stays on chip, shared by lanes, by a block, by a cluster
 #pragma once
 
 #include <array>
@@ -8,15 +12,16 @@
 
 #include "backend/cuda/arch.hpp"
 #include "backend/cuda/launch.hpp"
+#include "backend/cuda/row.hpp"
 #include "backend/cuda/vec.hpp"
 #include "backend/launch.hpp"
 #include "backend/rows.hpp"
 
 namespace ninefold::cuda {
 
-inline constexpr const char* softmax_rungs[] = {"three_pass", "online", "row_per_warp",
-                                                "row_per_block", "row_per_cluster"};
-enum softmax_rung : int { three_pass, online, row_per_warp, row_per_block, row_per_cluster };
+inline constexpr const char* row_rungs[] = {"three_pass", "online", "row_per_warp", "row_per_block",
+                                            "row_per_cluster"};
+enum row_rung : int { three_pass, online, row_per_warp, row_per_block, row_per_cluster };
 
 // One instantiation of the one-read kernel. Narrow rows first: the first that holds a row is taken.
 struct row_shape {
@@ -25,9 +30,9 @@ struct row_shape {
   bool shared = false;  // backward: y waits in shared memory
   bool core = false;    // forward: also built for masks, scales and wider outputs
 
-  constexpr int threads() const { return lanes > 32 ? lanes : 128; }
+  constexpr int threads() const { return row_threads(lanes); }
   constexpr int64_t columns(int width) const { return int64_t{lanes} * vectors * cluster * width; }
-  constexpr softmax_rung rung() const {
+  constexpr row_rung rung() const {
     return cluster > 1 ? row_per_cluster : lanes > 32 ? row_per_block : row_per_warp;
   }
 };
@@ -78,43 +83,76 @@ memory_range range_of(const row_layout<kTensors>& layout, const row_memory& m) {
   return {at + static_cast<uintptr_t>(low * m.size), at + static_cast<uintptr_t>(high * m.size)};
 }
 
-struct softmax_choice {
-  softmax_rung rung;
+struct row_choice {
+  row_rung rung;
   int shape = -1;  // index into the table, for the one-read rungs
+};
+
+// A call on its way up the ladder.
+struct row_call {
+  const char *op, *direction;
+  const char* asked;  // a rung by name, or nullptr
+  int64_t rows;
+  bool fits;        // vectors_fit
+  int64_t columns;  // columns_to_hold
+  int width;        // elements of a vector
 };
 
 // The rule: the first shape of `shapes` that holds the row, if vectors fit and the shape is usable;
 // else online. A rung asked for by name narrows the search to its shapes.
 template <size_t kShapes, class Usable>
-softmax_choice choose(const char* op, const char* asked,
-                      const std::array<row_shape, kShapes>& shapes, bool fits, int64_t columns,
-                      int width, Usable&& usable) {
-  const int wanted = asked ? find_rung(op, asked, softmax_rungs, std::size(softmax_rungs)) : -1;
-  if (wanted == three_pass || wanted == online) return {static_cast<softmax_rung>(wanted)};
-  if (fits) {
+row_choice choose(const row_call& call, const std::array<row_shape, kShapes>& shapes,
+                  Usable&& usable) {
+  const int wanted =
+      call.asked ? find_rung(call.op, call.asked, row_rungs, std::size(row_rungs)) : -1;
+  if (wanted == three_pass || wanted == online) return {static_cast<row_rung>(wanted)};
+  if (call.fits) {
+    const bool clusters = current_arch().sm90;
     for (int i = 0; i < static_cast<int>(kShapes); ++i) {
       const row_shape& s = shapes[static_cast<size_t>(i)];
-      if (s.columns(width) < columns || !usable(s)) continue;
+      if (s.columns(call.width) < call.columns || !usable(s)) continue;
+      if (s.cluster > 1 && !clusters) continue;
       if (wanted < 0 || wanted == s.rung()) return {s.rung(), i};
     }
   }
   if (wanted < 0) return {online};
-  fail(NF_UNSUPPORTED, "%s: rung %s cannot take this call: N = %lld, %s", op, softmax_rungs[wanted],
-       static_cast<long long>(columns),
-       fits ? "or an option it does not have" : "strides or alignment");
+  fail(NF_UNSUPPORTED, "%s: rung %s cannot take this call: N = %lld, %s", call.op,
+       row_rungs[wanted], static_cast<long long>(call.columns),
+       call.fits ? "or an option it does not have" : "strides or alignment");
 }
 
-inline void record_softmax(const char* direction, softmax_rung rung, int threads,
-                           const row_shape& shape = {}) {
-  record({.op = "softmax",
+inline void record_row(const char* op, const char* direction, row_rung rung, int threads,
+                       const row_shape& shape = {}) {
+  record({.op = op,
           .direction = direction,
           .device = "cuda",
-          .rung = softmax_rungs[rung],
+          .rung = row_rungs[rung],
           .isa = current_arch().name,
           .threads = threads,
           .lanes = shape.lanes,
           .vectors = shape.vectors,
           .cluster = shape.cluster});
+}
+
+inline constexpr int three_pass_threads = 128, online_threads = 512;
+
+// Chooses, launches by the one of the three functions that is right, and records. The first two
+// get the shape of the launch, the third the index of a row_shape.
+template <size_t kShapes, class Usable, class ThreePass, class Online, class OneRead>
+void climb(const row_call& call, const std::array<row_shape, kShapes>& shapes, Usable&& usable,
+           ThreePass&& launch_three_pass, Online&& launch_online, OneRead&& launch_one_read) {
+  const row_choice choice = choose(call, shapes, usable);
+  if (choice.rung == three_pass) {
+    launch_three_pass(launch_shape{grid_for(call.rows, three_pass_threads), three_pass_threads});
+    return record_row(call.op, call.direction, three_pass, three_pass_threads);
+  }
+  if (choice.rung == online) {
+    launch_online(launch_shape{grid_for(call.rows, 1), online_threads});
+    return record_row(call.op, call.direction, online, online_threads);
+  }
+  launch_one_read(choice.shape);
+  const row_shape& s = shapes[static_cast<size_t>(choice.shape)];
+  record_row(call.op, call.direction, choice.rung, s.threads(), s);
 }
 
 }  // namespace ninefold::cuda
