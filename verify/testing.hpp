@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -100,6 +101,19 @@ inline testing::AssertionResult fails(nf_status got, nf_status expected,
       return testing::AssertionFailure() << "\"" << word << "\" is not in: " << text;
   return testing::AssertionSuccess();
 }
+
+// A DLTensor to be spoilt: starts as a copy of a good one and owns its shape and strides.
+struct spoilt {
+  int64_t shape[9] = {}, strides[9] = {};
+  DLTensor view;
+  explicit spoilt(const DLTensor* good) : view(*good) {
+    std::memcpy(shape, good->shape, sizeof(int64_t) * static_cast<size_t>(good->ndim));
+    std::memcpy(strides, good->strides, sizeof(int64_t) * static_cast<size_t>(good->ndim));
+    view.shape = shape;
+    view.strides = strides;
+  }
+  spoilt(const spoilt&) = delete;
+};
 
 // Which rung ran last, as nf_last_launch() tells.
 inline std::string last_rung() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "verify/tensor.hpp"
+#include "verify/tolerance.hpp"
 
 namespace ninefold::reference {
 
@@ -31,12 +32,8 @@ struct softmax_spec {
   DLDataType out = f32;  // of y and dy
 };
 
-// A result and what each of its elements may be off by.
-struct expectation {
-  std::vector<double> values, allowed;
-};
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
+using verify::expectation, verify::infinity, verify::reduction_error, verify::smallest_step,
+    verify::unit;
 
 // How many leading columns the mask of `spec.causal` shows to row `row`.
 inline int64_t visible_columns(const softmax_spec& spec, int64_t row) {
@@ -108,20 +105,6 @@ inline void softmax_backward_row(const softmax_spec& spec, int64_t row, std::spa
 // ---- how far a kernel may be off
 // -----------------------------------------------------------------
 
-inline constexpr double unit = 0x1p-24;  // fp32's unit roundoff
-
-// The relative error, in units, of an exponential, of a sum of n positive terms and of a division:
-// a tree over lanes, threads and blocks gives log2 n, the runs inside a lane the square root.
-inline double reduction_error(int64_t n) {
-  const double count = static_cast<double>(std::max<int64_t>(n, 1));
-  return 8 + std::log2(count) + std::sqrt(count) / 8;
-}
-
-// Below these a kernel may flush to zero (fp32, bf16) or rounds to a multiple (fp16).
-inline double smallest_step(DLDataType type) {
-  return type.code == kDLFloat && type.bits == 16 ? 0x1p-25 : 0x1p-126;
-}
-
 inline void allow_softmax_row(const softmax_spec& spec, std::span<const double> v,
                               std::span<const double> y, std::span<double> allowed) {
   const double m = *std::max_element(v.begin(), v.end());
@@ -177,12 +160,6 @@ inline void allow_softmax_backward_row(const softmax_spec& spec, std::span<const
 // ---- whole tensors, or some of their rows
 // --------------------------------------------------------
 
-// What `type` cannot hold is infinite.
-inline void overflow_to(DLDataType type, std::span<double> values) {
-  for (double& value : values)
-    if (std::isinf(verify::rounded(type, value))) value = std::copysign(infinity, value);
-}
-
 inline std::vector<int64_t> all_rows(int64_t count, int64_t cols) {
   std::vector<int64_t> rows(static_cast<size_t>(cols > 0 ? count / cols : 0));
   std::iota(rows.begin(), rows.end(), 0);
@@ -201,7 +178,7 @@ inline expectation softmax(const softmax_spec& spec, std::span<const double> x,
     const auto v = logits_of_row(spec, rows[i], part(x), mask.empty() ? mask : part(mask));
     softmax_row(spec.log, v, y);
     allow_softmax_row(spec, v, y, allowed);
-    overflow_to(spec.out, y);
+    verify::overflow_to(spec.out, y);
   }
   return e;
 }
@@ -221,7 +198,7 @@ inline expectation softmax_backward(const softmax_spec& spec, std::span<const do
     const std::span dx(&e.values[i * n], n), allowed(&e.allowed[i * n], n);
     softmax_backward_row(spec, rows[i], part(y), part(dy), dx);
     allow_softmax_backward_row(spec, part(y), part(dy), dx, allowed);
-    overflow_to(spec.in, dx);
+    verify::overflow_to(spec.in, dx);
   }
   return e;
 }

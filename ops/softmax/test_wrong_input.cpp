@@ -6,18 +6,7 @@
 namespace ninefold::softmax_test {
 namespace {
 
-// A DLTensor to be spoilt: starts as a copy of a good one and owns its shape and strides.
-struct spoilt {
-  int64_t shape[9] = {}, strides[9] = {};
-  DLTensor view;
-  explicit spoilt(const DLTensor* good) : view(*good) {
-    std::memcpy(shape, good->shape, sizeof(int64_t) * static_cast<size_t>(good->ndim));
-    std::memcpy(strides, good->strides, sizeof(int64_t) * static_cast<size_t>(good->ndim));
-    view.shape = shape;
-    view.strides = strides;
-  }
-  spoilt(const spoilt&) = delete;
-};
+using verify::spoilt;
 
 class softmax_wrong_input : public verify::on_each_device {
  protected:
