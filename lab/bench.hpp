@@ -23,6 +23,8 @@ struct contender {
   std::string rung;      // what was asked for by name; "" is the library's own choice
   // One call: enqueue on `stream` (CUDA) or do it (CPU). Throws ninefold::error if it cannot.
   std::function<void(nf_stream stream)> call;
+  // Puts back the inputs that a call overwrites: before each call, outside the clock.
+  std::function<void(nf_stream stream)> restore = {};
   std::string absent = {};      // a reason instead of a call: the row is printed with it
   bool headline = true;         // false: a teaching rung, never the rival of a headline ratio
   bool naive = false;           // the rung whose error the others' is compared with
@@ -46,7 +48,7 @@ class problem {
  public:
   virtual ~problem() = default;
   virtual void fill(uint64_t seed) = 0;  // fresh random inputs
-  virtual void poison() = 0;             // outputs to NaN
+  virtual void poison() = 0;  // outputs to NaN; those that lie over inputs to the inputs' values
   // Outputs against the float64 reference of the inputs as they are; counts unwritten elements over
   // the whole output; large tensors are compared on all of a fixed sample of rows.
   virtual verify::error_report check() = 0;

@@ -135,7 +135,7 @@ stream_kernel fastest(stream_ceiling& of, const stream_mix& mix, DLDevice device
   for (stream_kernel& k : kernels_for(mix, device)) candidates.push_back({&of, std::move(k)});
   std::vector<nf_lab_contender> contenders;
   for (candidate& c : candidates)
-    contenders.push_back({c.kernel.name.c_str(), run_candidate, &c, 0});
+    contenders.push_back({c.kernel.name.c_str(), run_candidate, &c, 0, nullptr});
   nf_lab_options options{};
   options.device = device;
   options.stream = stream;

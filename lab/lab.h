@@ -2,7 +2,7 @@
  * say) measure with the very same rules: warm-up by time, contenders interleaved in random order,
  * cold caches, every sample kept, ratios from paired samples. lab/METHOD.md says what they mean.
  *
- *   nf_lab_contender c[2] = {{"ours", call, &a, 1}, {"rival", call, &b, 1}};
+ *   nf_lab_contender c[2] = {{"ours", call, &a, 1, NULL}, {"rival", call, &b, 1, NULL}};
  *   nf_lab_options o = {.device = {kDLCPU, 0}, .touched = ranges, .touched_count = 2};
  *   nf_lab_measurement* m;
  *   if (nf_lab_measure(&o, c, 2, &m) == NF_OK) { r = nf_lab_ratio_of(m, 1, 0); nf_lab_free(m); } */
@@ -22,6 +22,9 @@ typedef struct nf_lab_contender {
   int (*call)(void* context, void* stream);
   void* context;
   int headline; /* non-zero: sampling goes on until its ratio to contender 0 is known well enough */
+  /* NULL, or what puts back the inputs that a call overwrites: made before each call, as `call` is,
+   * and outside the clock. */
+  int (*restore)(void* context, void* stream);
 } nf_lab_contender;
 
 /* Memory that a call reads or writes; cold samples on a CPU evict exactly these lines. */

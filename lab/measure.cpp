@@ -95,16 +95,28 @@ class session {
     return false;
   }
 
+  bool restore(size_t i) {
+    const nf_lab_contender& c = contenders_[i];
+    if (!c.restore || c.restore(c.context, options_.stream) == 0) return true;
+    out_.entries[i].failed = true;
+    return false;
+  }
+
+  sample take(size_t i) {
+    if (!restore(i)) return {};
+    return watch_->take([&] { return call(i); });
+  }
+
   void warm_up() {
     const auto start = steady::now();
     do {
       for (size_t i = 0; i < contenders_.size(); ++i)
-        if (!out_.entries[i].failed) call(i);
+        if (!out_.entries[i].failed && restore(i)) call(i);
       watch_->synchronise();
     } while (since(start) < options_.warmup_seconds);
     // One untimed sample each, so that the eviction's own code and buffers are warm too.
     for (size_t i = 0; i < contenders_.size(); ++i)
-      if (!out_.entries[i].failed) watch_->take([&] { return call(i); });
+      if (!out_.entries[i].failed) take(i);
   }
 
   void take_block() {
@@ -114,7 +126,7 @@ class session {
     for (const size_t i : order) {
       auto& e = out_.entries[i];
       if (e.failed) continue;
-      const sample s = watch_->take([&] { return call(i); });
+      const sample s = take(i);
       if (e.failed) continue;
       e.samples.push_back(s.ms);
       e.late += s.late;

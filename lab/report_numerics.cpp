@@ -13,7 +13,7 @@ std::string numerics(const op_group& op) {
   struct worst {
     const row* at = nullptr;
     const measured_case* of = nullptr;
-    std::optional<double> to_naive, of_tolerance;
+    std::optional<double> to_naive, of_tolerance, flushed;
   };
   std::string body;
   for (const auto& column : op.columns()) {
@@ -29,6 +29,7 @@ std::string numerics(const op_group& op) {
           w.of = c;
         }
         if (r->worst) w.of_tolerance = std::max(w.of_tolerance.value_or(0), *r->worst);
+        if (r->flushed) w.flushed = std::max(w.flushed.value_or(0), *r->flushed);
         if (r->error_ratio) w.to_naive = std::max(w.to_naive.value_or(0), *r->error_ratio);
       }
     }
@@ -36,13 +37,13 @@ std::string numerics(const op_group& op) {
     for (const auto& [name, w] : providers) {
       body += fmt::format(
           "<tr{} title=\"{}\">{}<th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td>"
-          "<td>{}</td></tr>\n",
+          "<td>{}</td><td>{}</td></tr>\n",
           first ? " class=\"first\"" : "", html(fingerprint(*w.at)),
           first ? fmt::format("<td rowspan=\"{}\">{}</td>", providers.size(),
                               html(column_name(*column.front())))
                 : "",
           html(name.second), stale_mark(w.at), scientific(w.at->error), times(w.to_naive),
-          digits(w.of_tolerance), html(sizes(w.of->shape)));
+          digits(w.of_tolerance), percent(w.flushed), html(sizes(w.of->shape)));
       first = false;
     }
   }
@@ -50,13 +51,14 @@ std::string numerics(const op_group& op) {
   return "<h4>Numerics</h4>\n<p class=\"note\">The largest relative L2 error over all shapes, "
          "against float64, and the shape where it arose; the largest ratio to what the naive form "
          "loses in the same dtype; and the worst element as a part of what is allowed: above 1 "
-         "fails.</p>\n" +
+         "fails; and the largest share of the values that became 0 and are not.</p>\n" +
          scroll_box("Numerics of " + op.op, "<table class=\"plain\">" +
                                                 table_head({{"what", true},
                                                             {"provider", true},
                                                             {"error"},
                                                             {"to naive"},
                                                             {"of tolerance"},
+                                                            {"became 0"},
                                                             {"at"}}) +
                                                 "<tbody>" + body + "</tbody></table>");
 }

@@ -75,7 +75,8 @@ row typed(const json& j, const source_hashes& current) {
       {&row::workspace_bytes, "workspace_bytes"},
       {&row::error, "error"},
       {&row::error_ratio, "error_ratio"},
-      {&row::worst, "worst"}};
+      {&row::worst, "worst"},
+      {&row::flushed, "flushed"}};
   for (const auto& [member, key] : numbers) r.*member = number(j, key);
   r.ratio = interval(j);
   r.dirty = flag(j, "dirty", false);

@@ -28,7 +28,7 @@ struct row {
   named_sizes shape, options;
   std::optional<double> ms, ms_low, ms_high, gbps, tflops, ceiling_gbps, share, flops;
   std::optional<double> bytes_read, bytes_written, peak_bytes, kept_bytes, workspace_bytes;
-  std::optional<double> error, error_ratio, worst;
+  std::optional<double> error, error_ratio, worst, flushed;
   std::optional<std::array<double, 3>> ratio;  // low, middle, high
   bool dirty = false, stale = false, slowed = false;
 

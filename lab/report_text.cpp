@@ -24,7 +24,7 @@ constexpr std::array fold_keys = {
     "launch",     "timer",      "cache",           "samples",       "ms_low",        "ms_high",
     "ceiling",    "share",      "ceiling_gbps",    "bytes_read",    "bytes_written", "flops",
     "peak_bytes", "kept_bytes", "workspace_bytes", "first_call_ms", "error",         "error_ratio",
-    "worst",      "check",      "clocks",          "reason",        "schema"};
+    "worst",      "flushed",    "check",           "clocks",        "reason",        "schema"};
 
 void add_line(std::string& lines, std::string_view name, const std::string& value) {
   if (value.empty()) return;

@@ -78,6 +78,7 @@ ordered_json make_row(const run_facts& run, const bench_case& c, const outcome& 
   row["error"] = number(o.error);
   row["error_ratio"] = number(o.error_ratio);
   row["worst"] = number(o.worst);
+  row["flushed"] = number(o.flushed);
   row["peak_bytes"] = o.growth_bytes ? ordered_json(*o.growth_bytes + o.who.workspace_bytes)
                                      : ordered_json(nullptr);
   row["kept_bytes"] = c.kept_bytes;

@@ -25,7 +25,7 @@ struct outcome {
   std::string check = "absent";  // "passed", "failed", "absent"
   std::string reason;
   std::string launch;
-  std::optional<double> error, worst, error_ratio;
+  std::optional<double> error, worst, error_ratio, flushed;
   std::optional<double> first_call_ms;
   std::optional<int64_t> growth_bytes;
   std::vector<double> samples_ms;

@@ -22,19 +22,28 @@ bool is_choice(const contender& c) { return is_ours(c) && c.rung.empty(); }
 
 // How the C core calls a contender: exceptions stop here and become the reason.
 struct callback {
-  std::function<void(nf_stream)> call;
+  std::function<void(nf_stream)> call, restore;
   std::string failure;
+
+  int run(const std::function<void(nf_stream)>& what, void* stream) {
+    try {
+      what(stream);
+      return 0;
+    } catch (const std::exception& e) {
+      failure = e.what();
+      return 1;
+    }
+  }
 };
 
 int run_callback(void* context, void* stream) {
   callback& c = *static_cast<callback*>(context);
-  try {
-    c.call(stream);
-    return 0;
-  } catch (const std::exception& e) {
-    c.failure = e.what();
-    return 1;
-  }
+  return c.run(c.call, stream);
+}
+
+int restore_callback(void* context, void* stream) {
+  callback& c = *static_cast<callback*>(context);
+  return c.run(c.restore, stream);
 }
 
 void fail(outcome& o, const std::string& reason) {
@@ -117,6 +126,7 @@ class case_run {
     const verify::error_report report = problem_->check();
     o.error = std::max(report.rel_l2, o.error.value_or(0));
     o.worst = std::max(report.worst, o.worst.value_or(0));
+    o.flushed = std::max(report.flushed, o.flushed.value_or(0));
     verify::error_report judged = report;
     judged.worst /= o.who.allowance;
     if (judged.passed()) {
@@ -165,12 +175,16 @@ class case_run {
     std::stable_partition(timed.begin(), timed.end(),
                           [](const outcome* o) { return is_choice(o->who); });
     std::vector<callback> callbacks;
-    for (const outcome* o : timed) callbacks.push_back({o->who.call, {}});
+    for (const outcome* o : timed) callbacks.push_back({o->who.call, o->who.restore, {}});
     std::vector<std::string> names;
     for (const outcome* o : timed) names.push_back(o->who.provider + ' ' + o->who.rung);
     std::vector<nf_lab_contender> contenders;
     for (size_t i = 0; i < timed.size(); ++i)
-      contenders.push_back({names[i].c_str(), run_callback, &callbacks[i], timed[i]->who.headline});
+      contenders.push_back({.name = names[i].c_str(),
+                            .call = run_callback,
+                            .context = &callbacks[i],
+                            .headline = timed[i]->who.headline,
+                            .restore = callbacks[i].restore ? restore_callback : nullptr});
 
     std::vector<nf_lab_range> touched = stream_->touched();
     for (const buffer& b : problem_->buffers()) touched.push_back({b.data, b.bytes});

@@ -92,7 +92,7 @@ std::vector<ordered_json> measure_ceilings(DLDevice device, int64_t bytes) {
                                        static_cast<ceiling*>(context)->call(s);
                                        return 0;
                                      },
-                                     raw, 1};
+                                     raw, 1, nullptr};
     nf_lab_options options{};
     options.device = device;
     options.stream = bench->stream();

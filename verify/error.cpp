@@ -15,6 +15,7 @@ error_report compare_with(std::span<const double> out, std::span<const double> r
     throw std::invalid_argument("verify::compare: a result and a reference of unlike size");
   error_report report;
   double squared_error = 0, squared_reference = 0;
+  int64_t nonzero = 0, flushed = 0;
   for (size_t i = 0; i < out.size(); ++i) {
     const double a = out[i], b = reference[i];
     if (!std::isfinite(a) || !std::isfinite(b)) {
@@ -26,6 +27,8 @@ error_report compare_with(std::span<const double> out, std::span<const double> r
     const double error = std::abs(a - b), allowed = allowance(i);
     squared_error += error * error;
     squared_reference += b * b;
+    nonzero += b != 0;
+    flushed += b != 0 && a == 0;
     const double ratio = error == 0    ? 0
                          : allowed > 0 ? error / allowed
                                        : std::numeric_limits<double>::infinity();
@@ -34,6 +37,7 @@ error_report compare_with(std::span<const double> out, std::span<const double> r
       if (report.mismatched_specials == 0) report.worst_index = static_cast<int64_t>(i);
     }
   }
+  if (nonzero > 0) report.flushed = static_cast<double>(flushed) / static_cast<double>(nonzero);
   report.rel_l2 =
       std::sqrt(squared_reference > 0 ? squared_error / squared_reference : squared_error);
   return report;

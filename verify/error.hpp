@@ -14,7 +14,8 @@ struct error_report {
   double worst = 0;         // largest |out - ref| / allowed, the tolerance used: above 1 fails
   int64_t worst_index = 0;  // logical index of that element
   int64_t mismatched_specials = 0;  // NaN, inf or -inf on one side only, or of unlike sign
-  int64_t unwritten = 0;            // elements that still held the poison (set by the caller)
+  double flushed = 0;  // of the reference's elements that are not 0, the share that came out as 0
+  int64_t unwritten = 0;  // elements that still held the poison (set by the caller)
   bool passed() const { return worst <= 1 && mismatched_specials == 0 && unwritten == 0; }
   std::string text() const;  // one line for people
 };

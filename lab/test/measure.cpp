@@ -26,7 +26,8 @@ nf_lab_options quick() {
 
 TEST(Measure, FindsARatioOfTwo) {
   int shorter = 2000, longer = 4000;
-  const nf_lab_contender c[] = {{"ours", wait_for, &shorter, 1}, {"rival", wait_for, &longer, 1}};
+  const nf_lab_contender c[] = {{"ours", wait_for, &shorter, 1, nullptr},
+                                {"rival", wait_for, &longer, 1, nullptr}};
   const nf_lab_options o = quick();
   nf_lab_measurement* m = nullptr;
   ASSERT_EQ(nf_lab_measure(&o, c, 2, &m), NF_OK) << nf_lab_last_error();
@@ -46,7 +47,8 @@ TEST(Measure, FindsARatioOfTwo) {
 
 TEST(Measure, DropsAContenderThatFails) {
   int fine = 100, calls = 0;
-  const nf_lab_contender c[] = {{"ours", wait_for, &fine, 1}, {"breaks", count_calls, &calls, 1}};
+  const nf_lab_contender c[] = {{"ours", wait_for, &fine, 1, nullptr},
+                                {"breaks", count_calls, &calls, 1, nullptr}};
   const nf_lab_options o = quick();
   nf_lab_measurement* m = nullptr;
   ASSERT_EQ(nf_lab_measure(&o, c, 2, &m), NF_OK);
@@ -67,7 +69,7 @@ int read_all(void* context, void*) {
 
 TEST(Measure, ColdSamplesEvictTheTouchedMemory) {
   std::vector<long> data(1 << 15, 1);  // 256 KiB
-  const nf_lab_contender c[] = {{"reads", read_all, &data, 1}};
+  const nf_lab_contender c[] = {{"reads", read_all, &data, 1, nullptr}};
   const nf_lab_range touched{data.data(), static_cast<int64_t>(data.size() * sizeof(long))};
   double ms[2] = {};
   for (const nf_lab_cache cache : {NF_LAB_COLD, NF_LAB_HOT}) {
@@ -83,10 +85,39 @@ TEST(Measure, ColdSamplesEvictTheTouchedMemory) {
   EXPECT_GT(ms[NF_LAB_COLD], 1.5 * ms[NF_LAB_HOT]);
 }
 
+// A call that uses up its input finds it restored every time, and outside the clock.
+struct consumer {
+  bool full = false;
+  int found_empty = 0;
+};
+
+TEST(Measure, RestoresBeforeEveryCall) {
+  consumer state;
+  const nf_lab_contender c[] = {{"uses up",
+                                 [](void* context, void*) {
+                                   auto& s = *static_cast<consumer*>(context);
+                                   s.found_empty += !s.full;
+                                   s.full = false;
+                                   return 0;
+                                 },
+                                 &state, 1,
+                                 [](void* context, void*) {
+                                   static_cast<consumer*>(context)->full = true;
+                                   std::this_thread::sleep_for(std::chrono::microseconds(500));
+                                   return 0;
+                                 }}};
+  const nf_lab_options o = quick();
+  nf_lab_measurement* m = nullptr;
+  ASSERT_EQ(nf_lab_measure(&o, c, 1, &m), NF_OK);
+  EXPECT_EQ(state.found_empty, 0);
+  EXPECT_LT(nf_lab_times_of(m, 0).median_ms, 0.1) << "the restoring was timed";
+  nf_lab_free(m);
+}
+
 TEST(Measure, RefusesNonsense) {
   const nf_lab_options o = quick();
   nf_lab_measurement* m = nullptr;
-  const nf_lab_contender nameless{nullptr, wait_for, nullptr, 0};
+  const nf_lab_contender nameless{nullptr, wait_for, nullptr, 0, nullptr};
   EXPECT_EQ(nf_lab_measure(nullptr, &nameless, 1, &m), NF_INVALID_ARGUMENT);
   EXPECT_EQ(nf_lab_measure(&o, &nameless, 1, &m), NF_INVALID_ARGUMENT);
   EXPECT_EQ(nf_lab_measure(&o, &nameless, 0, &m), NF_INVALID_ARGUMENT);
