@@ -21,11 +21,14 @@ dtype dtype_of(const char* op, const char* what, DLDataType type) {
     if (type.code == kDLFloat && type.bits == 32) return dtype::f32;
     if (type.code == kDLFloat && type.bits == 16) return dtype::f16;
     if (type.code == kDLBfloat && type.bits == 16) return dtype::bf16;
+    if (type.code == kDLInt && type.bits == 32) return dtype::i32;
+    if (type.code == kDLInt && type.bits == 64) return dtype::i64;
     if ((type.code == NF_DTYPE_CODE_BOOL || type.code == kDLUInt) && type.bits == 8)
       return dtype::boolean;
   }
-  fail(NF_UNSUPPORTED, "%s: %s: expected fp32, fp16, bf16 or bool, got code %d with %d bits x %d",
-       op, what, type.code, type.bits, type.lanes);
+  fail(NF_UNSUPPORTED,
+       "%s: %s: expected fp32, fp16, bf16, bool, int32 or int64, got code %d with %d bits x %d", op,
+       what, type.code, type.bits, type.lanes);
 }
 
 // The whole reach of the view in bytes, relative to data.
@@ -99,7 +102,21 @@ struct term_list {
 
 }  // namespace
 
-int64_t size_of(dtype type) { return type == dtype::f32 ? 4 : type == dtype::boolean ? 1 : 2; }
+int64_t size_of(dtype type) {
+  switch (type) {
+    case dtype::boolean:
+      return 1;
+    case dtype::f16:
+    case dtype::bf16:
+      return 2;
+    case dtype::f32:
+    case dtype::i32:
+      return 4;
+    case dtype::i64:
+      return 8;
+  }
+  return 0;
+}
 
 const char* name_of(dtype type) {
   switch (type) {
@@ -111,19 +128,24 @@ const char* name_of(dtype type) {
       return "bf16";
     case dtype::boolean:
       return "bool";
+    case dtype::i32:
+      return "int32";
+    case dtype::i64:
+      return "int64";
   }
   return "";
 }
 
-view check_view(const char* op, const char* what, const DLTensor* tensor) {
+view check_view(const char* op, const char* what, const DLTensor* tensor, int least_rank) {
   if (!tensor) fail(NF_INVALID_ARGUMENT, "%s: %s: expected a tensor, got NULL", op, what);
-  if (tensor->ndim < 1)
-    fail(NF_INVALID_ARGUMENT, "%s: %s: expected rank 1 to %d, got %d", op, what, NF_MAX_RANK,
-         tensor->ndim);
+  if (tensor->ndim < least_rank)
+    fail(NF_INVALID_ARGUMENT, "%s: %s: expected rank %d to %d, got %d", op, what, least_rank,
+         NF_MAX_RANK, tensor->ndim);
   if (tensor->ndim > NF_MAX_RANK)
-    fail(NF_UNSUPPORTED, "%s: %s: expected rank 1 to %d, got %d", op, what, NF_MAX_RANK,
-         tensor->ndim);
-  if (!tensor->shape) fail(NF_INVALID_ARGUMENT, "%s: %s: shape is NULL", op, what);
+    fail(NF_UNSUPPORTED, "%s: %s: expected rank %d to %d, got %d", op, what, least_rank,
+         NF_MAX_RANK, tensor->ndim);
+  if (!tensor->shape && tensor->ndim > 0)
+    fail(NF_INVALID_ARGUMENT, "%s: %s: shape is NULL", op, what);
 
   view v{};
   v.name = what;
@@ -159,6 +181,22 @@ view check_view(const char* op, const char* what, const DLTensor* tensor) {
     fail(NF_INVALID_ARGUMENT, "%s: %s: data is not aligned to its element of %lld bytes", op, what,
          static_cast<long long>(size_of(v.type)));
   return v;
+}
+
+void require_float(const char* op, const view& v) {
+  if (v.type == dtype::f32 || v.type == dtype::f16 || v.type == dtype::bf16) return;
+  fail(NF_UNSUPPORTED, "%s: %s: expected fp32, fp16 or bf16, got %s", op, v.name, name_of(v.type));
+}
+
+void require_dtype(const char* op, const view& v, dtype type) {
+  if (v.type == type) return;
+  fail(NF_UNSUPPORTED, "%s: %s: expected %s, got %s", op, v.name, name_of(type), name_of(v.type));
+}
+
+void require_one_element(const char* op, const view& v) {
+  if (v.count == 1) return;
+  fail(NF_INVALID_ARGUMENT, "%s: %s: expected one element, got the shape %s", op, v.name,
+       text_of(v).c_str());
 }
 
 void require_same_shape(const char* op, const view& expected, const view& actual) {

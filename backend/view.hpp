@@ -8,7 +8,7 @@
 
 namespace ninefold {
 
-enum class dtype : uint8_t { f32, f16, bf16, boolean };
+enum class dtype : uint8_t { f32, f16, bf16, boolean, i32, i64 };
 
 int64_t size_of(dtype type);
 const char* name_of(dtype type);
@@ -24,10 +24,14 @@ struct view {
   int64_t count;                            // elements, 0 if any dimension is 0
 };
 
-// Checks one argument: not NULL, a known dtype and device, rank 1..NF_MAX_RANK, sizes >= 0, an
-// extent that fits in 63 bits, memory that is there and aligned to its element. `what` names it.
-view check_view(const char* op, const char* what, const DLTensor* tensor);
+// Checks one argument: not NULL, a known dtype and device, rank least_rank..NF_MAX_RANK, sizes >=
+// 0, an extent that fits in 63 bits, memory that is there and aligned to its element. `what` names
+// it.
+view check_view(const char* op, const char* what, const DLTensor* tensor, int least_rank = 1);
 
+void require_float(const char* op, const view& v);  // fp32, fp16 or bf16
+void require_dtype(const char* op, const view& v, dtype type);
+void require_one_element(const char* op, const view& v);
 void require_same_shape(const char* op, const view& expected, const view& actual);
 void require_same_dtype(const char* op, const view& expected, const view& actual);
 void require_same_device(const char* op, const view& expected, const view& actual);

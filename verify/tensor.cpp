@@ -38,13 +38,22 @@ struct byte_codec {
   static double decode(bits b) { return b; }
 };
 
+template <class Bits, class Signed>
+struct integer_codec {
+  using bits = Bits;
+  static bits encode(double v) { return static_cast<bits>(static_cast<Signed>(v)); }
+  static double decode(bits b) { return static_cast<double>(static_cast<Signed>(b)); }
+};
+
 template <class Body>
 auto with_codec(DLDataType type, Body&& body) {
   if (type.code == kDLFloat && type.bits == 32) return body(f32_codec{});
   if (type.code == kDLFloat && type.bits == 16) return body(narrow_codec<half_format>{});
   if (type.code == kDLBfloat && type.bits == 16) return body(narrow_codec<bfloat_format>{});
+  if (type.code == kDLInt && type.bits == 32) return body(integer_codec<uint32_t, int32_t>{});
+  if (type.code == kDLInt && type.bits == 64) return body(integer_codec<uint64_t, int64_t>{});
   if (type.bits == 8) return body(byte_codec{});
-  throw std::invalid_argument("verify::tensor: a dtype that is not fp32, fp16, bf16 or a byte");
+  throw std::invalid_argument("verify::tensor: a dtype that it does not know");
 }
 
 // For the sizes that benches use, one thread would wait on page faults.

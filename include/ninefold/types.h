@@ -63,6 +63,21 @@ typedef enum nf_causal NF_ENUM_BASE {
   NF_CAUSAL_TOP_LEFT = 2
 } nf_causal;
 
+/* A number known to the caller, or one that lives on the device: a pointer to one element of memory
+ * that the call's work reads when it runs, so that nobody waits for it and a captured graph sees
+ * the value of its replay. All zero: not given. */
+typedef struct nf_scalar {
+  const DLTensor* tensor; /* one fp32 element (rank 0, or every size 1) on the call's device */
+  double value;           /* where tensor is NULL */
+} nf_scalar;
+
+/* What becomes of a value per token. */
+typedef enum nf_reduction NF_ENUM_BASE {
+  NF_REDUCTION_MEAN = 0,
+  NF_REDUCTION_SUM = 1,
+  NF_REDUCTION_NONE = 2
+} nf_reduction;
+
 /* The text of the last failed call on this thread: which argument, what was expected, what came.
  * "" before any failure. Valid until the next failure on the same thread. */
 NF_API const char* nf_last_error(void);

@@ -11,11 +11,6 @@ namespace {
 
 constexpr const char* op = "softmax";
 
-void require_float(const view& v) {
-  if (v.type == dtype::boolean)
-    fail(NF_UNSUPPORTED, "%s: %s: expected fp32, fp16 or bf16, got bool", op, v.name);
-}
-
 // `wide` must have the dtype of `narrow`, or be fp32.
 void require_same_or_wider(const view& narrow, const view& wide) {
   if (wide.type == narrow.type || wide.type == dtype::f32) return;
@@ -79,8 +74,8 @@ mask_kind kind_of(const view& mask, const view& x) {
 void forward(const nf_softmax_args& args, nf_stream stream) {
   const view x = check_view(op, "x", args.x);
   const view y = check_view(op, "y", args.y);
-  require_float(x);
-  require_float(y);
+  require_float(op, x);
+  require_float(op, y);
   require_same_shape(op, x, y);
   require_same_device(op, x, y);
   require_same_or_wider(x, y);
@@ -122,7 +117,7 @@ void backward(const nf_softmax_args& args, nf_stream stream) {
   const view y = check_view(op, "y", args.y);
   const view dy = check_view(op, "dy", args.dy);
   const view dx = check_view(op, "dx", args.dx);
-  for (const view* v : {&y, &dy, &dx}) require_float(*v);
+  for (const view* v : {&y, &dy, &dx}) require_float(op, *v);
   for (const view* v : {&dy, &dx}) {
     require_same_shape(op, y, *v);
     require_same_device(op, y, *v);

@@ -13,8 +13,7 @@ void forward(const nf_vector_add_args& args, nf_stream stream) {
   const view x = check_view(op, "x", args.x);
   const view y = check_view(op, "y", args.y);
   const view z = check_view(op, "z", args.z);
-  if (x.type == dtype::boolean)
-    fail(NF_UNSUPPORTED, "%s: x: expected fp32, fp16 or bf16, got bool", op);
+  require_float(op, x);
   for (const view* v : {&y, &z}) {
     require_same_shape(op, x, *v);
     require_same_dtype(op, x, *v);
