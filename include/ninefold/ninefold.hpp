@@ -5,6 +5,7 @@
 //   ninefold::softmax({.x = vx, .y = vy});
 #pragma once
 
+#include <ninefold/cross_entropy.h>
 #include <ninefold/softmax.h>
 #include <ninefold/types.h>
 #include <ninefold/vector_add.h>
@@ -30,6 +31,9 @@ class error : public std::runtime_error {
 inline constexpr DLDataType f32{kDLFloat, 32, 1};
 inline constexpr DLDataType f16{kDLFloat, 16, 1};
 inline constexpr DLDataType bf16{kDLBfloat, 16, 1};
+inline constexpr DLDataType i32{kDLInt, 32, 1};
+inline constexpr DLDataType i64{kDLInt, 64, 1};
+inline constexpr DLDataType u8{kDLUInt, 8, 1};
 inline constexpr DLDataType boolean{NF_DTYPE_CODE_BOOL, 8, 1};
 inline constexpr DLDevice cpu_device{kDLCPU, 0};
 
@@ -95,6 +99,25 @@ inline void softmax(const nf_softmax_args& args, nf_stream stream = nullptr) {
 
 inline void softmax_backward(const nf_softmax_args& args, nf_stream stream = nullptr) {
   detail::require(nf_softmax_backward(&args, stream));
+}
+
+inline void cross_entropy(const nf_cross_entropy_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_cross_entropy_forward(&args, stream));
+}
+
+inline void cross_entropy_backward(const nf_cross_entropy_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_cross_entropy_backward(&args, stream));
+}
+
+inline void cross_entropy_forward_backward(const nf_cross_entropy_args& args,
+                                           nf_stream stream = nullptr) {
+  detail::require(nf_cross_entropy_forward_backward(&args, stream));
+}
+
+inline int64_t cross_entropy_workspace_size(const nf_cross_entropy_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_cross_entropy_workspace_size(&args, &bytes));
+  return bytes;
 }
 
 }  // namespace ninefold

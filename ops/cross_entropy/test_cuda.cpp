@@ -1,0 +1,141 @@
+// What only CUDA has: graphs, streams, several devices.
+#ifdef NF_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include "ops/cross_entropy/test.hpp"
+
+namespace ninefold::cross_entropy_test {
+namespace {
+
+class cross_entropy_cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!verify::cuda_present()) GTEST_SKIP() << "no CUDA device here";
+    // Does not wait for the default stream, so that work put there by mistake is seen.
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+  }
+  void TearDown() override {
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  cudaStream_t stream_ = nullptr;
+};
+
+// Vocabularies that take each of the rungs by the library's own choice.
+constexpr int64_t rung_vocabularies[] = {64, 2048, 16384, 131072, 700'000};
+
+// A one-pass call with a mean that is counted, on tensors that stay.
+struct mean_call {
+  static constexpr int64_t rows = 5;
+  tensor x, t, loss, work, d;
+  std::vector<int64_t> targets;
+  nf_cross_entropy_args args{};
+
+  explicit mean_call(int64_t v, DLDevice device = verify::cuda_device)
+      : x(bf16, {{rows, v}}, device),
+        t(i64, {{rows}}, device),
+        loss(f32, {{}}, device),
+        work(u8, {{256}}, device),
+        d(bf16, {{rows, v}}, device) {
+    args.logits = x;
+    args.targets = t;
+    args.loss = loss;
+    args.workspace = work;
+    args.dlogits = d;
+    refill(1);
+  }
+  void refill(uint64_t seed) {
+    x.fill_normal(seed);
+    targets = some_targets(rows, x.shape().back());
+    targets[seed % rows] = -100;
+    t.store(std::vector<double>(targets.begin(), targets.end()));
+    loss.poison();
+    d.poison();
+  }
+  void check() const {
+    const auto expected =
+        reference::cross_entropy({.classes = x.shape().back(), .type = bf16}, x.load(), targets);
+    EXPECT_TRUE(verify::matches(loss, expected.loss));
+    EXPECT_TRUE(verify::matches(d, expected.dlogits));
+  }
+};
+
+TEST_F(cross_entropy_cuda, captured_calls_replay_on_new_data) {
+  for (const int64_t v : rung_vocabularies) {
+    SCOPED_TRACE(v);
+    mean_call call(v);
+    cudaGraph_t graph;
+    cudaGraphExec_t runnable;
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+    ninefold::cross_entropy_forward_backward(call.args, stream_);
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&runnable, graph, 0), cudaSuccess);
+    EXPECT_EQ(call.d.count_poison(), call.d.count()) << "the call ran while it was captured";
+    for (const uint64_t seed : {2, 3}) {
+      call.refill(seed);
+      ASSERT_EQ(cudaGraphLaunch(runnable, stream_), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      call.check();
+    }
+    cudaGraphExecDestroy(runnable);
+    cudaGraphDestroy(graph);
+  }
+}
+
+// B35: the targets arrive on a side stream behind a long fill; whoever runs elsewhere reads old
+// ones.
+TEST_F(cross_entropy_cuda, works_on_the_callers_stream) {
+  constexpr int64_t ballast_bytes = 512 << 20;
+  void* ballast = nullptr;
+  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
+  for (const int64_t v : rung_vocabularies) {
+    SCOPED_TRACE(v);
+    mean_call call(v);
+    tensor fresh(i64, {{mean_call::rows}}, verify::cuda_device);
+    fresh.store(std::vector<double>(call.targets.begin(), call.targets.end()));
+    for (int run = 0; run < 10; ++run) {
+      call.t.store(std::vector<double>(mean_call::rows, 1));
+      call.d.poison();
+      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
+      cudaMemcpyAsync(static_cast<const DLTensor*>(call.t)->data,
+                      static_cast<const DLTensor*>(fresh)->data,
+                      static_cast<size_t>(call.t.bytes()), cudaMemcpyDeviceToDevice, stream_);
+      ninefold::cross_entropy_forward_backward(call.args, stream_);
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      call.check();
+      if (HasFailure()) break;
+    }
+  }
+  cudaFree(ballast);
+}
+
+TEST_F(cross_entropy_cuda, allocates_nothing) {
+  mean_call call(131072);
+  const auto run = [&] {
+    ninefold::cross_entropy_forward_backward(call.args, stream_);
+    cudaStreamSynchronize(stream_);
+  };
+  run();  // loads the kernels
+  size_t before = 0, after = 0, total = 0;
+  cudaMemGetInfo(&before, &total);
+  for (int i = 0; i < 10; ++i) run();
+  cudaMemGetInfo(&after, &total);
+  EXPECT_EQ(after, before);
+}
+
+TEST_F(cross_entropy_cuda, follows_the_tensors_device_not_the_current_one) {
+  int devices = 0, current = -1;
+  cudaGetDeviceCount(&devices);
+  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  for (const int64_t v : rung_vocabularies) {
+    const mean_call call(v, {kDLCUDA, 1});
+    ninefold::cross_entropy_forward_backward(call.args);
+    call.check();
+  }
+  cudaGetDevice(&current);
+  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+}
+
+}  // namespace
+}  // namespace ninefold::cross_entropy_test
+#endif
