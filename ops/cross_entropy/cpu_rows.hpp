@@ -147,10 +147,8 @@ class kept_row {
   float reference(int64_t begin) const { return references_[begin / block_size]; }
 
  private:
-  HWY_INLINE float* terms() const {
-    if constexpr (in_output) return terms_;
-    return const_cast<float*>(own_);
-  }
+  HWY_INLINE float* terms() { return in_output ? terms_ : own_; }
+  HWY_INLINE const float* terms() const { return in_output ? terms_ : own_; }
 
   bool keeps_ = false;
   float* terms_ = nullptr;

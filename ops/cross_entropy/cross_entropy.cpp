@@ -23,7 +23,8 @@ class token_views {
 
   void set(int index, const view& v) { all_[static_cast<size_t>(index)] = v; }
 
-  // A view per token, checked against the logits; `unset` tensors take no part in anything.
+  // Checks a tensor with a number per token, and enters it; those that are not given stay at stride
+  // 0.
   view add(int index, const char* name, const DLTensor* tensor) {
     const view v = checked(name, tensor);
     view row = v;
