@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -107,8 +107,8 @@ struct spoilt {
   int64_t shape[9] = {}, strides[9] = {};
   DLTensor view;
   explicit spoilt(const DLTensor* good) : view(*good) {
-    std::memcpy(shape, good->shape, sizeof(int64_t) * static_cast<size_t>(good->ndim));
-    std::memcpy(strides, good->strides, sizeof(int64_t) * static_cast<size_t>(good->ndim));
+    std::copy_n(good->shape, good->ndim, shape);
+    std::copy_n(good->strides, good->ndim, strides);
     view.shape = shape;
     view.strides = strides;
   }

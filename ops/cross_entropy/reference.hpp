@@ -257,7 +257,8 @@ inline cross_entropy_result cross_entropy(const cross_entropy_spec& s,
     r.row_scale.values[i] = row_scale;
     r.row_scale.allowed[i] = 6 * unit * std::abs(row_scale);
     const double factor = s.defer_scale ? 1 : row_scale;
-    const std::span values(&r.dlogits.values[i * v], v), allowed(&r.dlogits.allowed[i * v], v);
+    const auto values = std::span(r.dlogits.values).subspan(i * v, v);
+    const auto allowed = std::span(r.dlogits.allowed).subspan(i * v, v);
     for (size_t j = 0; j < v; ++j) {
       values[j] = t.gradient.values[j] * factor;
       allowed[j] = t.gradient.allowed[j] * std::abs(factor) +
