@@ -149,6 +149,16 @@ HWY_INLINE void map_past_caches(int64_t n, T* out, const Value& value) {
              [&](int64_t j, auto part) NF_VECTOR { return value(begin + j, part); });
 }
 
+// By either of the two.
+template <bool kPairs, class T, class Value>
+HWY_INLINE void write(int64_t n, T* out, bool past_caches, const Value& value) {
+  if (past_caches) {
+    map_past_caches<kPairs>(n, out, value);
+  } else {
+    map<kPairs>(n, out, value);
+  }
+}
+
 // Fetches the lines of 4 * kLanes elements at `p`, which need not be anyone's memory.
 template <class T>
 HWY_INLINE void prefetch(const T* p) {

@@ -27,8 +27,8 @@ enum row_rung : int { three_pass, online, row_per_warp, row_per_block, row_per_c
 struct row_shape {
   int lanes, vectors, cluster;
   int resident;         // blocks a multiprocessor must hold: caps the registers
-  bool shared = false;  // backward: y waits in shared memory
-  bool core = false;    // forward: also built for masks, scales and wider outputs
+  bool shared = false;  // part of the row waits in shared memory, where the kernel has that choice
+  bool core = false;    // also built for the op's options, not only for its plain calls
 
   constexpr int threads() const { return row_threads(lanes); }
   constexpr int64_t columns(int width) const { return int64_t{lanes} * vectors * cluster * width; }

@@ -278,15 +278,6 @@ HWY_NOINLINE running_sums sums_of_general_row(const cross_entropy_problem& p, co
   return total;
 }
 
-template <bool kPairs, class T, class Value>
-HWY_INLINE void write(int64_t n, T* out, bool past_caches, const Value& value) {
-  if (past_caches) {
-    map_past_caches<kPairs>(n, out, value);
-  } else {
-    map<kPairs>(n, out, value);
-  }
-}
-
 // dlogits of a row but for the target's element, where p_j = exp(z_j - reference) * factor.
 template <class T>
 HWY_NOINLINE void write_gradient(const cross_entropy_problem& p, const gradient_rule& rule,

@@ -1,5 +1,6 @@
 // Cross-entropy on CUDA: the table of shapes and the launches.
 #include "backend/cuda/row_ladder.hpp"
+#include "ops/cross_entropy/one_read.cuh"
 #include "ops/cross_entropy/rows.cuh"
 #include "ops/cross_entropy/totals.cuh"
 

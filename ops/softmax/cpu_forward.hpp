@@ -33,15 +33,6 @@ struct stack_space {
   late_row<Out, kPairs> late;
 };
 
-template <bool kPairs, class T, class Value>
-HWY_INLINE void write(int64_t n, T* out, bool past_caches, const Value& value) {
-  if (past_caches) {
-    map_past_caches<kPairs>(n, out, value);
-  } else {
-    map<kPairs>(n, out, value);
-  }
-}
-
 // A row with scale 1 and no mask is read straight from x.
 template <class T>
 struct plain_row {
