@@ -26,6 +26,11 @@ struct row_layout {
 #else
 #define NF_HOST_DEVICE
 #endif
+#ifdef __CUDA_ARCH__
+#define NF_ROLLED _Pragma("unroll 1")
+#else
+#define NF_ROLLED
+#endif
 
 // Where row `row` of tensor `t` begins, in elements. All int64 from the first factor on.
 template <int kTensors>
@@ -37,6 +42,33 @@ NF_HOST_DEVICE inline int64_t row_offset(const row_layout<kTensors>& layout, int
     row /= layout.size[d];
   }
   return offset;
+}
+
+// Where a row begins in each tensor.
+template <int kTensors>
+struct row_offsets {
+  int64_t of[kTensors];
+
+  NF_HOST_DEVICE int64_t operator[](int t) const { return of[t]; }
+};
+
+// As row_offset for all tensors at once: the divisions are the same for all.
+template <int kTensors>
+NF_HOST_DEVICE inline row_offsets<kTensors> offsets_of_row(const row_layout<kTensors>& layout,
+                                                           int64_t row) {
+  row_offsets<kTensors> out{};
+  if (layout.dims <= 1) {
+    for (int t = 0; t < kTensors; ++t) out.of[t] = row * layout.stride[t][0];
+    return out;
+  }
+  // Rare and slow, so it shall be small: every kernel that walks rows carries it.
+  NF_ROLLED
+  for (int d = 0; d < layout.dims; ++d) {
+    const int64_t outer = row / layout.size[d], at = row - outer * layout.size[d];
+    for (int t = 0; t < kTensors; ++t) out.of[t] += at * layout.stride[t][d];
+    row = outer;
+  }
+  return out;
 }
 
 // The views must have one shape (broadcast ones already expanded with stride 0).

@@ -28,6 +28,7 @@ struct launch_shape {
   int threads;
   int cluster = 1;
   size_t shared_bytes = 0;  // dynamic
+  bool early = false;  // may begin before the previous kernel has ended, see sm90/early_launch.hpp
 };
 
 template <class... Parameters, class... Arguments>
@@ -38,15 +39,24 @@ void launch(const char* what, void (*kernel)(Parameters...), launch_shape shape,
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute cluster{};
+  if (shape.shared_bytes > 48 * 1024)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)),
+          what);
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
   if (shape.cluster > 1) {
     if (shape.cluster > 8)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), what);
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster);
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+  }
+  if (shape.early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
   }
   check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }

@@ -18,6 +18,13 @@ __device__ inline float fast_exp2(float x) {
   return y;
 }
 
+// 1 / x by the special function unit: within 1 ulp, and 0 above 2^126.
+__device__ inline float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 inline constexpr float log2_e = 1.44269504088896340736f;
 
 __device__ inline float fast_exp(float x) { return fast_exp2(x * log2_e); }
@@ -72,6 +79,7 @@ __device__ inline max_sum reduce_lanes(max_sum v) {
 // Two sums at once.
 struct two_sums {
   float first, second;
+  __device__ static two_sums identity() { return {0.0f, 0.0f}; }
 };
 
 __device__ inline two_sums combine(two_sums a, two_sums b) {
@@ -117,16 +125,6 @@ class warp_reduction {
     if constexpr (kCluster > 1) exchange_.begin();
   }
 
-  __device__ T reduce(T value, int call) {
-    if constexpr (kCluster > 1) {
-      return over<T>(exchange_.all_to_all(value, call));
-    } else {
-      if (threadIdx.x % 32 == 0) partial_[call & 1][threadIdx.x / 32] = value;
-      __syncthreads();
-      return over<T>(partial_[call & 1]);
-    }
-  }
-
   template <class U>
   __device__ U reduce(U value, int call) {
     const T word = ::cuda::std::bit_cast<T>(value);
@@ -140,16 +138,20 @@ class warp_reduction {
   }
 
  private:
+  __device__ static constexpr int lanes_for(int count) {
+    int lanes = 1;
+    while (lanes < count && lanes < 32) lanes *= 2;
+    return lanes;
+  }
+
   // Each warp reduces all values for itself, on as many lanes as there are values.
   template <class U>
   __device__ static U over(const T* partial) {
-    constexpr int count = warps * kCluster, width = count < 32 ? count : 32;
+    constexpr int count = warps * kCluster, width = lanes_for(count);
     const int lane = static_cast<int>(threadIdx.x) % width;
     const auto at = [partial](int i) {
-      if constexpr (std::is_same_v<T, U>)
-        return partial[i];
-      else
-        return ::cuda::std::bit_cast<U>(partial[i]);
+      if (count % width != 0 && i >= count) return U::identity();
+      return ::cuda::std::bit_cast<U>(partial[i]);
     };
     U value = at(lane);
 #pragma unroll

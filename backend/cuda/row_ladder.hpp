@@ -63,12 +63,22 @@ bool vectors_fit(const row_layout<kTensors>& layout, std::initializer_list<row_m
 }
 
 // N, and what a row may need beyond it because it begins between two boundaries.
+struct row_extent {
+  int64_t by_vector, by_line;
+
+  int64_t of(const row_shape& s) const { return row_boundary(s.lanes) == 16 ? by_vector : by_line; }
+};
+
 template <int kTensors>
-int64_t columns_to_hold(const row_layout<kTensors>& layout, const row_memory& lead) {
-  bool aligned = lead.first() % lead.vector() == 0;
-  for (int d = 0; d < layout.dims; ++d)
-    aligned = aligned && layout.stride[lead.index][d] % lead.vector() == 0;
-  return layout.cols + (aligned ? 0 : lead.vector() - 1);
+row_extent extent_of(const row_layout<kTensors>& layout, const row_memory& lead) {
+  const auto cut_at = [&](int bytes) {
+    const int elements = bytes / lead.size;
+    bool aligned = lead.first() % elements == 0;
+    for (int d = 0; d < layout.dims; ++d)
+      aligned = aligned && layout.stride[lead.index][d] % elements == 0;
+    return layout.cols + (aligned ? 0 : elements - 1);
+  };
+  return {cut_at(16), cut_at(128)};
 }
 
 // From the first byte that a row of the tensor touches to the last; for tensors of unit stride.
@@ -88,14 +98,17 @@ struct row_choice {
   int shape = -1;  // index into the table, for the one-read rungs
 };
 
+inline constexpr int three_pass_threads = 128, online_threads = 512;
+
 // A call on its way up the ladder.
 struct row_call {
   const char *op, *direction;
   const char* asked;  // a rung by name, or nullptr
   int64_t rows;
-  bool fits;        // vectors_fit
-  int64_t columns;  // columns_to_hold
-  int width;        // elements of a vector
+  bool fits;  // vectors_fit
+  row_extent columns;
+  int width;  // elements of a vector
+  int online_block = online_threads;
 };
 
 // The rule: the first shape of `shapes` that holds the row, if vectors fit and the shape is usable;
@@ -110,14 +123,14 @@ row_choice choose(const row_call& call, const std::array<row_shape, kShapes>& sh
     const bool clusters = current_arch().sm90;
     for (int i = 0; i < static_cast<int>(kShapes); ++i) {
       const row_shape& s = shapes[static_cast<size_t>(i)];
-      if (s.columns(call.width) < call.columns || !usable(s)) continue;
+      if (s.columns(call.width) < call.columns.of(s) || !usable(s)) continue;
       if (s.cluster > 1 && !clusters) continue;
       if (wanted < 0 || wanted == s.rung()) return {s.rung(), i};
     }
   }
   if (wanted < 0) return {online};
   fail(NF_UNSUPPORTED, "%s: rung %s cannot take this call: N = %lld, %s", call.op,
-       row_rungs[wanted], static_cast<long long>(call.columns),
+       row_rungs[wanted], static_cast<long long>(call.columns.by_vector),
        call.fits ? "or an option it does not have" : "strides or alignment");
 }
 
@@ -134,8 +147,6 @@ inline void record_row(const char* op, const char* direction, row_rung rung, int
           .cluster = shape.cluster});
 }
 
-inline constexpr int three_pass_threads = 128, online_threads = 512;
-
 // Chooses, launches by the one of the three functions that is right, and records. The first two
 // get the shape of the launch, the third the index of a row_shape.
 template <size_t kShapes, class Usable, class ThreePass, class Online, class OneRead>
@@ -147,8 +158,8 @@ void climb(const row_call& call, const std::array<row_shape, kShapes>& shapes, U
     return record_row(call.op, call.direction, three_pass, three_pass_threads);
   }
   if (choice.rung == online) {
-    launch_online(launch_shape{grid_for(call.rows, 1), online_threads});
-    return record_row(call.op, call.direction, online, online_threads);
+    launch_online(launch_shape{grid_for(call.rows, 1), call.online_block});
+    return record_row(call.op, call.direction, online, call.online_block);
   }
   launch_one_read(choice.shape);
   const row_shape& s = shapes[static_cast<size_t>(choice.shape)];

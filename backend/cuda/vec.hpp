@@ -169,38 +169,89 @@ struct memory_range {
   }
 };
 
-// Columns [column, column + kWidth) of a row where some lie outside [0, end): those read as `fill`.
-// The whole vector is read where the tensor reaches that far, which is all but its first and last,
-// and then the foreign values are put out: a load of each by itself would take as long as all of a
-// row's vectors together.
+// Loads where `wanted`, else leaves `to`. By predicate and not by a branch: lanes that take the
+// other side of a branch to write the same registers wait there for this load.
+template <class T, int kWidth>
+__device__ inline void load_vector_if(bool wanted, const T* from, packed<T, kWidth>& to) {
+#pragma unroll
+  for (int i = 0; i < to.words; ++i) {
+    uint4& w = to.word[i];
+    asm volatile(
+        "{\n"
+        ".reg .pred wanted;\n"
+        "setp.ne.b32 wanted, %4, 0;\n"
+        "@wanted ld.global.ca.v4.u32 {%0, %1, %2, %3}, [%5];\n"
+        "}"
+        : "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w)
+        : "r"(static_cast<int>(wanted)), "l"(reinterpret_cast<const uint4*>(from) + i));
+  }
+}
+
+// Where a row's vectors can be read whole: those with a column inside [0, end), as far as the
+// tensor reaches, which leaves out at most its first and its last.
+template <int kWidth, class Index>
+struct readable_columns {
+  Index low, high;
+
+  template <class T>
+  __device__ readable_columns(const T* row, Index end, const memory_range& range) {
+    const auto at = reinterpret_cast<intptr_t>(row);
+    const int64_t first = (static_cast<intptr_t>(range.low) - at) / int64_t{sizeof(T)};
+    const int64_t last = (static_cast<intptr_t>(range.high) - at) / int64_t{sizeof(T)};
+    low = static_cast<Index>(first > 1 - kWidth ? first : 1 - kWidth);
+    high = last < int64_t{end} + kWidth - 1 ? static_cast<Index>(last) : end + kWidth - 1;
+  }
+  __device__ bool hold(Index column) const { return column >= low && column + kWidth <= high; }
+};
+
+// Columns [column, column + kWidth) of a row, of which some may lie outside [0, end); those read as
+// `fill`, but in a vector that is partly inside only once finish_edge has been there. A vector is
+// read whole where it can be: a load of each column by itself would take as long as all of a row's
+// vectors together.
+template <class T, int kWidth, class Index>
+__device__ inline packed<T, kWidth> read_edge(const T* row, Index column, float fill,
+                                              const readable_columns<kWidth, Index>& readable) {
+  packed<T, kWidth> out = filled<T, kWidth>(from_float<T>(fill));
+  load_vector_if(readable.hold(column), row + column, out);
+  return out;
+}
+
+// Apart from read_edge, so that a thread issues all its loads before it waits for one.
+template <class T, int kWidth, class Index>
+__device__ inline void finish_edge(packed<T, kWidth>& v, const T* row, Index column, Index end,
+                                   float fill, const readable_columns<kWidth, Index>& readable) {
+  if (column >= end || column + kWidth <= 0 || (column >= 0 && column + kWidth <= end)) return;
+  if (!readable.hold(column)) {
+#pragma unroll 1
+    for (int i = 0; i < kWidth; ++i, ++column)
+      shift_in(v, column >= 0 && column < end ? row[column] : from_float<T>(fill));
+    return;
+  }
+  const packed<T, kWidth> outside = filled<T, kWidth>(from_float<T>(fill));
+  const auto* from = reinterpret_cast<const uint32_t*>(outside.word);
+  auto* to = reinterpret_cast<uint32_t*>(v.word);
+  constexpr int each = 4 / sizeof(T);  // elements of a 32-bit word
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const uint32_t mask = each == 1 ? 0xffffffffu : i % 2 ? 0xffff0000u : 0x0000ffffu;
+    if (column + i < 0 || column + i >= end)
+      to[i / each] = (to[i / each] & ~mask) | (from[i / each] & mask);
+  }
+}
+
 template <class T, int kWidth, class Index>
 __device__ inline packed<T, kWidth> load_edge(const T* row, Index column, Index end, float fill,
                                               const memory_range& range) {
-  packed<T, kWidth> out = filled<T, kWidth>(from_float<T>(fill));
-  if (column >= end || column + kWidth <= 0) return out;
-  if (range.holds(row + column, sizeof(out))) {
-    const packed<T, kWidth> read = load_vector<T, kWidth>(row + column);
-    const auto* from = reinterpret_cast<const uint32_t*>(read.word);
-    auto* to = reinterpret_cast<uint32_t*>(out.word);
-    constexpr int each = 4 / sizeof(T);  // elements of a 32-bit word
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const uint32_t mask = each == 1 ? 0xffffffffu : i % 2 ? 0xffff0000u : 0x0000ffffu;
-      const bool mine = column + i >= 0 && column + i < end;
-      if (mine) to[i / each] = (to[i / each] & ~mask) | (from[i / each] & mask);
-    }
-    return out;
-  }
-#pragma unroll 1
-  for (int i = 0; i < kWidth; ++i, ++column)
-    shift_in(out, column >= 0 && column < end ? row[column] : from_float<T>(fill));
+  const readable_columns<kWidth, Index> readable(row, end, range);
+  packed<T, kWidth> out = read_edge<T, kWidth>(row, column, fill, readable);
+  finish_edge(out, row, column, end, fill, readable);
   return out;
 }
 
 // The columns of a vector that lie inside [0, end).
 template <class T, int kWidth, class Index>
 __device__ inline void store_edge(T* row, Index column, Index end, packed<T, kWidth> v) {
-  if (column >= end) return;
+  if (column >= end || column + kWidth <= 0) return;
 #pragma unroll 1
   for (int i = 0; i < kWidth; ++i, ++column) {
     if (column >= 0 && column < end) row[column] = first_of(v);

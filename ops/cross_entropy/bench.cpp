@@ -114,7 +114,7 @@ class cross_entropy_problem : public problem {
     naive.naive = true;
     out.push_back(std::move(naive));
     std::vector<const char*> rungs{"stream"};
-    if (cuda && case_.loss) rungs = {"online"};
+    if (cuda) rungs = {"online"};
     if (cuda && case_.loss && case_.gradient)
       rungs = {"online", "row_per_warp", "row_per_block", "row_per_cluster"};
     for (const char* rung : rungs) {

@@ -48,9 +48,11 @@ void stream_range(const cross_entropy_problem& p, int64_t begin, int64_t end, bo
   const bool plain = p.plain(), argmax = p.argmax || p.row_hit;
   kept_row<T> kept;
   for (int64_t r = begin; r < end; ++r) {
-    const token t = token_of(p, r);
-    const T* const x = static_cast<const T*>(p.logits) + p.at(p.logits_index, r);
-    T* const out = kGradient ? static_cast<T*>(p.dlogits) + p.at(p.dlogits_index, r) : nullptr;
+    const auto at = offsets_of_row(p.layout, r);
+    token t = token_of(p, at);
+    add_prepared(p, t);
+    const T* const x = static_cast<const T*>(p.logits) + at[p.logits_index];
+    T* const out = kGradient ? static_cast<T*>(p.dlogits) + at[p.dlogits_index] : nullptr;
     row_sums sums{};
     capped target(p, 0);
     int64_t hit = -1;
@@ -66,13 +68,13 @@ void stream_range(const cross_entropy_problem& p, int64_t begin, int64_t end, bo
         hit = total.argmax;
       } else {
         // exp(z - lse) is the probability: as if the row's maximum were lse and its sum 1.
-        sums.max = p.lse[p.at(p.lse_index, r)];
+        sums.max = p.lse[at[p.lse_index]];
         sums.target_below = sums.max - target.z;
       }
     }
-    if constexpr (kForward) write_row(p, t, r, sums, hit);
+    if constexpr (kForward) write_row(p, t, r, at, sums, hit);
     if constexpr (kGradient) {
-      write_row_scale(p, t, r);
+      write_row_scale(p, t, at);
       const gradient_rule rule = gradient_of(p, t, sums.max + sums.log_sum);
       if (rule.is_constant()) {
         write_constant(out, n, rule.constant(), past_caches);
@@ -80,7 +82,8 @@ void stream_range(const cross_entropy_problem& p, int64_t begin, int64_t end, bo
       }
       const float factor = std::exp(-sums.log_sum);
       if (kept.keeps()) {
-        const T* const next = static_cast<const T*>(p.logits) + p.at(p.logits_index, r + 1);
+        const T* const next =
+            static_cast<const T*>(p.logits) + row_offset(p.layout, p.logits_index, r + 1);
         write_kept_gradient(rule, sums.max, factor, kept, out, n, next);
       } else {
         write_gradient(p, rule, sums.max, factor, x, out, n, past_caches);
@@ -128,8 +131,9 @@ template <class T>
 class three_pass_row {
  public:
   three_pass_row(const cross_entropy_problem& p, int64_t row)
-      : p_(p), row_(row), t_(token_of(p, row)) {
-    x_ = static_cast<const T*>(p.logits) + p.at(p.logits_index, row);
+      : p_(p), row_(row), at_(offsets_of_row(p.layout, row)), t_(token_of(p, at_)) {
+    add_prepared(p, t_);
+    x_ = static_cast<const T*>(p.logits) + at_[p.logits_index];
     if (!t_.ignored && t_.target >= 0) target_ = z(t_.target);
   }
 
@@ -140,18 +144,18 @@ class three_pass_row {
       sums = summed();
       hit = argmax();
     }
-    write_row(p_, t_, row_, sums, hit);
+    write_row(p_, t_, row_, at_, sums, hit);
     return sums;
   }
   row_sums saved() const {
     row_sums sums{};
     if (t_.ignored) return sums;
-    sums.max = p_.lse[p_.at(p_.lse_index, row_)];
+    sums.max = p_.lse[at_[p_.lse_index]];
     return sums;
   }
   void backward(const row_sums& sums) const {
-    write_row_scale(p_, t_, row_);
-    T* const out = static_cast<T*>(p_.dlogits) + p_.at(p_.dlogits_index, row_);
+    write_row_scale(p_, t_, at_);
+    T* const out = static_cast<T*>(p_.dlogits) + at_[p_.dlogits_index];
     const int64_t stride = p_.layout.col_stride[p_.dlogits_index];
     const gradient_rule rule = gradient_of(p_, t_, sums.max + sums.log_sum);
     for (int64_t c = 0; c < p_.layout.cols; ++c) {
@@ -197,6 +201,7 @@ class three_pass_row {
 
   const cross_entropy_problem& p_;
   int64_t row_;
+  cross_entropy_problem::offsets at_;
   token t_;
   const T* x_;
   float target_ = 0;
@@ -245,7 +250,7 @@ void prepare(const cross_entropy_problem& p) {
   }
   if (!p.bad_target) return;
   for (int64_t r = 0; r < p.layout.rows; ++r)
-    if (token_of(p, r).bad()) *p.bad_target = 1;
+    if (token_of(p, offsets_of_row(p.layout, r)).bad()) *p.bad_target = 1;
 }
 
 float total_of(const cross_entropy_problem& p, const float* per_row) {

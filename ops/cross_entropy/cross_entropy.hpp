@@ -66,9 +66,8 @@ struct cross_entropy_problem {
   int64_t ignore_index;
   const char* rung;  // asked for by name, or nullptr
 
-  NF_HOST_DEVICE int64_t at(int tensor, int64_t row) const {
-    return row_offset(layout, tensor, row);
-  }
+  using offsets = row_offsets<tensor_count>;
+
   // Options beyond a factor and an addend for each row's exponentials.
   bool plain() const { return smoothing == 0 && soft_cap == 0 && !class_weights && !entropy; }
 };
@@ -77,16 +76,17 @@ struct cross_entropy_problem {
 struct token {
   int64_t target;  // -1 where it is out of range
   bool ignored;
-  float weight;       // of the token
-  float hot;          // (1 - eps) * w_t
-  float even;         // eps / V
+  float weight;  // of the token
+  float hot;     // (1 - eps) * w_t
+  float even;    // eps / V
+  // By add_prepared:
+  float scale;        // weight * loss_scale / D
   float all_weights;  // sum_j w_j
 
   NF_HOST_DEVICE bool bad() const { return target < 0 && !ignored; }
 };
 
-NF_HOST_DEVICE inline int64_t target_of(const cross_entropy_problem& p, int64_t row) {
-  const int64_t i = p.at(cross_entropy_problem::targets_index, row);
+NF_HOST_DEVICE inline int64_t target_at(const cross_entropy_problem& p, int64_t i) {
   return p.wide_targets ? static_cast<const int64_t*>(p.targets)[i]
                         : static_cast<const int32_t*>(p.targets)[i];
 }
@@ -95,36 +95,35 @@ NF_HOST_DEVICE inline float class_weight(const cross_entropy_problem& p, int64_t
   return p.class_weights ? p.class_weights[c] : 1.0f;
 }
 
-NF_HOST_DEVICE inline token token_of(const cross_entropy_problem& p, int64_t row) {
-  token t{};
-  t.target = target_of(p, row);
-  t.ignored = t.target == p.ignore_index;
-  if (t.target < 0 || t.target >= p.layout.cols) t.target = -1;
-  t.weight = p.token_weights
-                 ? p.token_weights[p.at(cross_entropy_problem::token_weights_index, row)]
-                 : 1.0f;
-  t.hot = t.target < 0 ? 0.0f : (1 - p.smoothing) * class_weight(p, t.target);
-  t.even = p.smoothing == 0 ? 0.0f : p.smoothing / static_cast<float>(p.layout.cols);
-  t.all_weights = p.sum_class_weights ? p.prepared[1] : static_cast<float>(p.layout.cols);
-  return t;
-}
-
-// What a token adds to the denominator that is counted.
-NF_HOST_DEVICE inline float counted_weight(const cross_entropy_problem& p, int64_t row) {
-  const int64_t t = target_of(p, row);
-  if (t == p.ignore_index || t < 0 || t >= p.layout.cols) return 0.0f;
-  return class_weight(p, t);
-}
-
 // 1 / D, and 0 where no token is counted.
 NF_HOST_DEVICE inline float inverse_denominator(const cross_entropy_problem& p) {
   const float d = p.count_denominator ? p.prepared[0] : p.denominator.get();
   return d == 0 ? 0.0f : 1 / d;
 }
 
-// token_weight * loss_scale / D
-NF_HOST_DEVICE inline float scale_of_row(const cross_entropy_problem& p, const token& t) {
-  return t.weight * (p.loss_scale.get() * inverse_denominator(p));
+NF_HOST_DEVICE inline token token_of(const cross_entropy_problem& p,
+                                     const cross_entropy_problem::offsets& at) {
+  token t{};
+  t.target = target_at(p, at[p.targets_index]);
+  t.ignored = t.target == p.ignore_index;
+  if (t.target < 0 || t.target >= p.layout.cols) t.target = -1;
+  t.weight = p.token_weights ? p.token_weights[at[p.token_weights_index]] : 1.0f;
+  t.hot = t.target < 0 ? 0.0f : (1 - p.smoothing) * class_weight(p, t.target);
+  t.even = p.smoothing == 0 ? 0.0f : p.smoothing / static_cast<float>(p.layout.cols);
+  return t;
+}
+
+// From `prepared`, which CUDA fills while the first rows are on their way.
+NF_HOST_DEVICE inline void add_prepared(const cross_entropy_problem& p, token& t) {
+  t.scale = t.weight * (p.loss_scale.get() * inverse_denominator(p));
+  t.all_weights = p.sum_class_weights ? p.prepared[1] : static_cast<float>(p.layout.cols);
+}
+
+// What a token adds to the denominator that is counted.
+NF_HOST_DEVICE inline float counted_weight(const cross_entropy_problem& p, int64_t row) {
+  const int64_t t = target_at(p, row_offset(p.layout, p.targets_index, row));
+  if (t == p.ignore_index || t < 0 || t >= p.layout.cols) return 0.0f;
+  return class_weight(p, t);
 }
 
 // What a row's logits come to. `max` is over z, and all else is relative to it, so that a constant
@@ -168,7 +167,7 @@ NF_HOST_DEVICE inline gradient_rule gradient_of(const cross_entropy_problem& p, 
   g.softmax = t.hot + t.even * t.all_weights + 2 * p.z_loss * lse;
   g.even = t.even;
   g.hot = t.hot;
-  g.scale = p.scale * (p.defer_scale ? 1.0f : scale_of_row(p, t));
+  g.scale = p.scale * (p.defer_scale ? 1.0f : t.scale);
   g.zero = t.ignored || t.weight == 0;
   g.poisoned = !g.zero && (t.bad() || !(lse - lse == 0));
   return g;
@@ -176,17 +175,16 @@ NF_HOST_DEVICE inline gradient_rule gradient_of(const cross_entropy_problem& p, 
 
 // The row's numbers per token. `hit` is the largest logit's index.
 NF_HOST_DEVICE inline void write_row(const cross_entropy_problem& p, const token& t, int64_t row,
-                                     const row_sums& s, int64_t hit) {
-  using problem = cross_entropy_problem;
+                                     const cross_entropy_problem::offsets& at, const row_sums& s,
+                                     int64_t hit) {
   const bool none = t.ignored;
   const float lse = s.max + s.log_sum;
   if (!(lse - lse == 0)) hit = -1;
-  if (p.lse) p.lse[p.at(problem::lse_index, row)] = none ? 0.0f : lse;
-  if (p.argmax) p.argmax[p.at(problem::argmax_index, row)] = none ? -1 : hit;
-  if (p.entropy)
-    p.entropy[p.at(problem::entropy_index, row)] = none ? 0.0f : s.log_sum + s.mean_below;
+  if (p.lse) p.lse[at[p.lse_index]] = none ? 0.0f : lse;
+  if (p.argmax) p.argmax[at[p.argmax_index]] = none ? -1 : hit;
+  if (p.entropy) p.entropy[at[p.entropy_index]] = none ? 0.0f : s.log_sum + s.mean_below;
   const float loss = none ? 0.0f : loss_of(p, t, s);
-  if (p.token_loss) p.token_loss[p.at(problem::token_loss_index, row)] = loss;
+  if (p.token_loss) p.token_loss[at[p.token_loss_index]] = loss;
   // A weight of 0 hides whatever the loss is.
   const bool counts = !none && t.weight != 0;
   if (p.row_loss) p.row_loss[row] = counts ? t.weight * loss : 0.0f;
@@ -196,10 +194,8 @@ NF_HOST_DEVICE inline void write_row(const cross_entropy_problem& p, const token
 
 // What a call writes for a row besides dlogits and what write_row does.
 NF_HOST_DEVICE inline void write_row_scale(const cross_entropy_problem& p, const token& t,
-                                           int64_t row) {
-  if (!p.row_scale) return;
-  p.row_scale[p.at(cross_entropy_problem::row_scale_index, row)] =
-      t.ignored ? 0.0f : scale_of_row(p, t);
+                                           const cross_entropy_problem::offsets& at) {
+  if (p.row_scale) p.row_scale[at[p.row_scale_index]] = t.ignored ? 0.0f : t.scale;
 }
 
 // The logarithm of a row's sum of exp(z - max), which is no number where the row has none: with

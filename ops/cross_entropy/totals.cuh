@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "backend/cuda/sm90/early_launch.hpp"
 #include "ops/cross_entropy/cross_entropy.hpp"
 
 namespace ninefold::cuda {
@@ -29,6 +30,7 @@ __device__ inline double block_sum(int64_t count, Value&& value) {
 // The denominator and the sum of the class weights, which every row needs.
 __global__ void __launch_bounds__(totals_threads)
     cross_entropy_prepare(const __grid_constant__ cross_entropy_problem p) {
+  sm90::let_the_next_begin();
   if (p.count_denominator) {
     const double sum =
         block_sum(p.layout.rows, [&](int64_t row) { return counted_weight(p, row); });

@@ -153,7 +153,7 @@ struct one_read_backward {
       const backward_row<In, Out> at(p, live ? wanted : 0);
       const int end = live ? static_cast<int>(p.layout.cols) : 0;
       const int readable = live ? static_cast<int>(at.allowed) : 0;
-      const slice part(misalignment(at.dx));
+      const slice part(at.dx);
 
       held_vectors<Out, width, kVectors, kShared> y;
       held_vectors<Out, width, kVectors, false> dy;

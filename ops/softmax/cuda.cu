@@ -80,8 +80,7 @@ void run(const softmax_forward_problem& p, nf_stream stream) {
   const bool fits = vectors_fit(p.layout, {x, y});  // a mask is read element by element
   const memory_range range = range_of(p.layout, x);
   const bool transformed = p.mask_type != mask_kind::none || p.scale != 1.0f;
-  const row_call call{op,   "forward", p.rung, p.layout.rows, fits, columns_to_hold(p.layout, x),
-                      width};
+  const row_call call{op, "forward", p.rung, p.layout.rows, fits, extent_of(p.layout, x), width};
   climb(
       call, shapes, [&](const row_shape& s) { return built<In, Out>(s, transformed); },
       [&](const launch_shape& s) { launch(op, softmax_forward_three_pass<In, Out>, s, stream, p); },

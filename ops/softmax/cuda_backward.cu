@@ -82,8 +82,7 @@ void run(const softmax_backward_problem& p, nf_stream stream) {
   const row_memory y{p.y_index, p.y, sizeof(Out)}, dy{p.dy_index, p.dy, sizeof(Out)};
   const bool fits = vectors_fit(p.layout, {dx, y, dy});
   const backward_ranges ranges{range_of(p.layout, y), range_of(p.layout, dy)};
-  const row_call call{op,   "backward", p.rung, p.layout.rows, fits, columns_to_hold(p.layout, dx),
-                      width};
+  const row_call call{op, "backward", p.rung, p.layout.rows, fits, extent_of(p.layout, dx), width};
   climb(
       call, shapes, [](const row_shape&) { return true; },
       [&](const launch_shape& s) {

@@ -236,7 +236,7 @@ struct one_read_forward {
       const int end = live ? static_cast<int>(p.layout.cols) : 0;
       const int readable =
           live ? static_cast<int>(allowed_columns(p.causal, p.limit, row, p.layout.cols)) : 0;
-      const slice part(misalignment(x));
+      const slice part(x);
 
       values held;
       held.raw.load(part, x, readable, -INFINITY, range);
