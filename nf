@@ -162,10 +162,10 @@ package() {
   done < <(outside "$tree")
   [[ -z $(outside "$tree") ]] || die "the package still needs $(outside "$tree")"
 
-  size=$(du -s --block-size=1MB --apparent-size "$tree" | cut -f1)
+  tar -C "$build/package" -czf "$tree.tar.gz" "$name"
+  size=$(du --block-size=1MB --apparent-size "$tree.tar.gz" | cut -f1)
   ((size <= 60)) || die "the package has $size MB, and 60 are allowed"
-  tar -C "$build/package" -czf "$build/package/$name.tar.gz" "$name"
-  say "$tree.tar.gz, $size MB unpacked"
+  say "$tree.tar.gz, $size MB"
 }
 # outside TREE: "soname path" of each library that its programs load from elsewhere.
 outside() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ninefold/cross_entropy.h>
+#include <ninefold/norm.h>
 #include <ninefold/softmax.h>
 #include <ninefold/types.h>
 #include <ninefold/vector_add.h>
@@ -117,6 +118,34 @@ inline void cross_entropy_forward_backward(const nf_cross_entropy_args& args,
 inline int64_t cross_entropy_workspace_size(const nf_cross_entropy_args& args) {
   int64_t bytes = 0;
   detail::require(nf_cross_entropy_workspace_size(&args, &bytes));
+  return bytes;
+}
+
+inline void rms_norm(const nf_norm_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_rms_norm_forward(&args, stream));
+}
+
+inline void rms_norm_backward(const nf_norm_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_rms_norm_backward(&args, stream));
+}
+
+inline int64_t rms_norm_workspace_size(const nf_norm_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_rms_norm_workspace_size(&args, &bytes));
+  return bytes;
+}
+
+inline void layer_norm(const nf_norm_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_layer_norm_forward(&args, stream));
+}
+
+inline void layer_norm_backward(const nf_norm_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_layer_norm_backward(&args, stream));
+}
+
+inline int64_t layer_norm_workspace_size(const nf_norm_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_layer_norm_workspace_size(&args, &bytes));
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/launch.hpp"
+#include "backend/random/philox.hpp"
 #include "backend/rows.hpp"
 #include "backend/status.hpp"
 #include "backend/view.hpp"
@@ -218,6 +219,34 @@ TEST(check_view, fills_in_contiguous_strides_and_counts) {
   EXPECT_EQ(v.stride[2], 1);
   shape[1] = 0;
   EXPECT_EQ(check_view("op", "x", &t).count, 0);
+}
+
+// The known answers that the authors publish with Random123 (kat_vectors, "philox4x32 10").
+TEST(philox, gives_the_published_words) {
+  const auto words = [](philox_words counter, uint32_t key0, uint32_t key1) {
+    const philox_words w = philox4x32(counter, key0, key1);
+    return std::vector<uint32_t>(w.word, w.word + 4);
+  };
+  EXPECT_EQ(words({{0, 0, 0, 0}}, 0, 0),
+            (std::vector<uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(words({{~0u, ~0u, ~0u, ~0u}}, ~0u, ~0u),
+            (std::vector<uint32_t>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(words({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0xa4093822, 0x299f31d0),
+            (std::vector<uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  // The last vector again, as the library lays seed, offset and group out.
+  const philox_words w = philox_group(0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88);
+  EXPECT_EQ(w.word[0], 0xd16cfe09u);
+  EXPECT_EQ(w.word[3], 0x24126ea1u);
+}
+
+TEST(philox, keeps_all_or_none_at_the_ends) {
+  EXPECT_EQ(dropout_threshold(0), 0u);
+  EXPECT_EQ(dropout_threshold(1), uint64_t{1} << 32);  // above every word
+  EXPECT_EQ(dropout_threshold(0.5), uint64_t{1} << 31);
+  EXPECT_EQ(dropout_threshold(0.1), 429496730u);  // 429496729.6, rounded
+  EXPECT_EQ(dropout_scale(0), 1);
+  EXPECT_EQ(dropout_scale(1), 0);
+  EXPECT_EQ(dropout_scale(0.5), 2);
 }
 
 TEST(status, error_text_and_launch_belong_to_the_thread) {
