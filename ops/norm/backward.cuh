@@ -65,7 +65,7 @@ struct strided_backward {
     three_sums total{};
     for (int64_t c = thread; c < p.layout.cols;) {
       three_sums part{};
-      for (const int64_t stop = c + 256 * kThreads; c < stop && c < p.layout.cols; c += kThreads) {
+      for (const int64_t stop = c + 16 * kThreads; c < stop && c < p.layout.cols; c += kThreads) {
         float h, dy;
         const float g = element(c, h, dy);
         part = combine(part, {g, g * (h - mean), h - mean});

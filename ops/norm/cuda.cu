@@ -46,8 +46,8 @@ int64_t walkers_of(const problem& p) {
   }
   const int64_t resident =
       int64_t{current_arch().multiprocessors} * shape->resident / shape->cluster;
-  // An fp32 sum of no more rows than that is good to the digits it is given.
-  const int64_t rows_a_walker = 256 * std::max(1, shape->threads() / shape->lanes);
+  // Of no more rows than that an fp32 sum keeps its digits, be they all alike.
+  constexpr int64_t rows_a_walker = 64;
   const int64_t precise = (p.layout.rows + rows_a_walker - 1) / rows_a_walker;
   return std::max<int64_t>(1, std::min(std::max(resident, precise), p.layout.rows));
 }

@@ -33,7 +33,7 @@ struct strided_forward {
     two_sums total{};
     for (int64_t c = thread; c < p.layout.cols;) {
       two_sums part{};
-      for (const int64_t stop = c + 256 * kThreads; c < stop && c < p.layout.cols; c += kThreads)
+      for (const int64_t stop = c + 16 * kThreads; c < stop && c < p.layout.cols; c += kThreads)
         part = combine(part, f(c));
       total = combine(total, part);
     }
