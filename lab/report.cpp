@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "lab/report_doubts.hpp"
@@ -153,8 +154,40 @@ std::string losses(const ledger& book, const page_scope& scope) {
   return out + "</tbody></table></section>\n";
 }
 
-// What is neither won nor lost has a line each; so has every missing or failed rival.
+// What is missing in many cases for one reason, but for the numbers in it, is told once.
+struct absence {
+  const listed* first;
+  const row* r;
+  size_t cases;
+};
+
+std::string absences(const std::vector<listed>& all) {
+  std::map<std::string, absence> found;
+  for (const listed& l : all) {
+    for (const row* r : l.at->rows()) {
+      if (r->result() != outcome::absent) continue;
+      std::string key = l.device->device_name + '\n' + l.op->op + '\n' + r->label() + '\n';
+      for (const char c : r->reason)
+        if (c < '0' || c > '9') key += c;
+      ++found.try_emplace(key, absence{&l, r, 0}).first->second.cases;
+    }
+  }
+  std::string lines;
+  for (const auto& [key, a] : found) {
+    lines += fmt::format(
+        "<li title=\"{}\">{} <b>{}</b> {}, {} <span class=\"sub\">{}: {}</span></li>\n",
+        html(fingerprint(*a.r)), badge(outcome::absent), html(a.r->label()), html(a.first->op->op),
+        plural(a.cases, "case", "cases"), html(a.first->device->device_name),
+        a.r->reason.empty() ? "no reason given in the row" : html(a.r->reason));
+  }
+  return lines;
+}
+
+// What is neither won nor lost has a line each; so has every failed rival.
 std::string undecided(const ledger& book) {
+  const std::vector<listed> all =
+      with_result(book, {outcome::loss, outcome::failed, outcome::unclear, outcome::absent,
+                         outcome::unrated, outcome::tie, outcome::win});
   std::string lines;
   const auto line = [&](outcome o, const listed& l, const row& r, const std::string& why) {
     lines += fmt::format(
@@ -163,10 +196,8 @@ std::string undecided(const ledger& book) {
         html(l.at->dtype), html(sizes(l.at->shape)), html(l.at->title()), stale_mark(&r),
         html(l.device->device_name + (why.empty() ? "" : ": " + why)));
   };
-  for (const outcome wanted : {outcome::failed, outcome::unclear, outcome::absent}) {
-    for (const listed& l :
-         with_result(book, {outcome::loss, outcome::failed, outcome::unclear, outcome::absent,
-                            outcome::unrated, outcome::tie, outcome::win})) {
+  for (const outcome wanted : {outcome::failed, outcome::unclear}) {
+    for (const listed& l : all) {
       for (const row* r : l.at->rows()) {
         const bool own = r == l.at->own;
         if (r->result() != wanted || (wanted == outcome::unclear && !own)) continue;
@@ -178,6 +209,7 @@ std::string undecided(const ledger& book) {
       }
     }
   }
+  lines += absences(all);
   if (lines.empty()) return {};
   return "<section id=\"undecided\"><h2>Failed, unclear, absent</h2>\n<ul class=\"list\">\n" +
          lines + "</ul></section>\n";
@@ -268,7 +300,8 @@ std::string html_report(const std::vector<nlohmann::json>& rows, const source_ha
       "<section class=\"how\"><h2>How to read this</h2><p>A ratio is the fastest rival’s time over "
       "ours, taken from interleaved pairs in one run: above 1 we are faster, and the thin line "
       "through a dot is its interval. LOSS, TIE (within 2 %) and WIN are given only where the "
-      "whole interval says so; UNCLEAR is never a win. Shares are of ceilings measured in the same "
+      "whole interval says so; UNCLEAR is never a win. A case without a rival shows its share of a "
+      "ceiling. Shares are of ceilings measured in the same "
       "run at the same volume, never of "
       "a data sheet, and bytes are those of the op’s definition.</p></section>\n<nav "
       "aria-label=\"Contents\">" +

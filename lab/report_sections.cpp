@@ -101,6 +101,9 @@ std::string matrix(const op_group& op) {
       if (!headed) table += fmt::format("<th scope=\"row\">{}</th>", case_cell(c));
       headed = true;
       const outcome o = c.result();
+      // Without a rival the share of the ceiling is what there is to say.
+      const std::string number =
+          o == outcome::unrated && c.own ? percent(c.own->share) : times(c.middle());
       cells += fmt::format(
           "<td class=\"v {}{}\" title=\"{}\"><span class=\"n\">{}</span><span class=\"w\"><span "
           "aria-hidden=\"true\">{}</span> {}{}</span></td>",
@@ -108,7 +111,7 @@ std::string matrix(const op_group& op) {
           c.own ? html(fmt::format("against {}: {}\n{}", c.own->rival, range(*c.own),
                                    fingerprint(*c.own)))
                 : "no row of our own",
-          times(c.middle()), glyph(o), word(o), stale_mark(c.own));
+          number, glyph(o), word(o), stale_mark(c.own));
     }
     table += cells + "</tr>\n";
   }
