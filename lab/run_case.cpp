@@ -77,6 +77,8 @@ class case_run {
         if (passed(o) && !is_stream(o)) check_again(o);
       relate();
     }
+    // What was timed works on the problem's memory, perhaps still, and must end before it does.
+    for (outcome& o : outcomes_) o.who.call = o.who.restore = nullptr;
     return std::move(outcomes_);
   }
 

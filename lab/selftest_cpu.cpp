@@ -51,7 +51,7 @@ class late_work {
   void operator()(const centring& w) {
     join();
     thread_ = std::thread([w] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // longer than any look
       for (int64_t i = 0; i < centring::rows; ++i) centre_row(w.x + i * n, w.y + i * n);
     });
   }
