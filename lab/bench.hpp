@@ -35,6 +35,21 @@ struct contender {
   double allowance = 1;
 };
 
+// What the library itself brings: its own choice, its naive rung, and the rungs of its ladder.
+template <class Ours>
+std::vector<contender> own_contenders(Ours&& ours, const char* naive,
+                                      const std::vector<const char*>& ladder) {
+  std::vector<contender> out{ours(nullptr), ours(naive)};
+  out.back().headline = false;
+  out.back().naive = true;
+  for (const char* rung : ladder) {
+    out.push_back(ours(rung));
+    out.back().headline = false;
+    out.back().ladder = true;
+  }
+  return out;
+}
+
 // The storage of one input or output: what cold samples evict, and what the lab looks into to find
 // constant inputs and work done behind the clock's back.
 struct buffer {

@@ -107,22 +107,12 @@ class cross_entropy_problem : public problem {
 
   std::vector<contender> contenders() override {
     const bool cuda = case_.device.device_type == kDLCUDA;
-    std::vector<contender> out;
-    out.push_back(ours(nullptr));
-    contender naive = ours("three_pass");
-    naive.headline = false;
-    naive.naive = true;
-    out.push_back(std::move(naive));
     std::vector<const char*> rungs{"stream"};
     if (cuda) rungs = {"online"};
     if (cuda && case_.loss && case_.gradient)
       rungs = {"online", "row_per_warp", "row_per_block", "row_per_cluster"};
-    for (const char* rung : rungs) {
-      contender c = ours(rung);
-      c.headline = false;
-      c.ladder = true;
-      out.push_back(std::move(c));
-    }
+    std::vector<contender> out =
+        own_contenders([this](const char* rung) { return ours(rung); }, "three_pass", rungs);
     out.push_back({.provider = cuda ? "cuDNN" : "oneDNN",
                    .absent = "has no cross-entropy; PyTorch's and Liger's are timed from Python"});
     return out;

@@ -44,12 +44,8 @@ class normalised : public problem {
 
   std::vector<contender> contenders() override {
     const bool cuda = case_.device.device_type == kDLCUDA;
-    std::vector<contender> out;
-    out.push_back(ours(nullptr));
-    contender naive = ours("three_pass");
-    naive.headline = false;
-    naive.naive = true;
-    out.push_back(std::move(naive));
+    std::vector<contender> out =
+        own_contenders([this](const char* rung) { return ours(rung); }, "three_pass", {});
     out.push_back({.provider = cuda ? "cuDNN" : "oneDNN",
                    .absent = case_.layer || cuda ? "its normalisation is not a baseline here yet"
                                                  : "has no RMSNorm"});

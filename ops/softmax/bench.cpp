@@ -56,18 +56,8 @@ class normalisation : public problem {
 
   std::vector<contender> contenders() override {
     const bool cuda = case_.device.device_type == kDLCUDA;
-    std::vector<contender> out;
-    out.push_back(ours(nullptr));
-    contender naive = ours("three_pass");
-    naive.headline = false;
-    naive.naive = true;
-    out.push_back(std::move(naive));
-    for (const char* rung : cuda ? cuda_rungs : cpu_rungs) {
-      contender c = ours(rung);
-      c.headline = false;
-      c.ladder = true;
-      out.push_back(std::move(c));
-    }
+    std::vector<contender> out = own_contenders([this](const char* rung) { return ours(rung); },
+                                                "three_pass", cuda ? cuda_rungs : cpu_rungs);
     contender rival = cuda ? cudnn_softmax(rival_call()) : onednn_softmax(rival_call());
     // A rival without causal masks would have to read a mask or write other numbers.
     if (case_.queries > 0) rival.absent = "has no causal softmax";
