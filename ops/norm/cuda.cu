@@ -56,11 +56,9 @@ int64_t walkers_of(const problem& p) {
 // parameters do, in fp32 or the dtype of y.
 bool in_whole_vectors(const problem& p, std::initializer_list<row_memory> tensors) {
   if (p.layout.cols % width_of(p.y_type) != 0) return false;
-  for (const row_memory& m : tensors) {
-    if (p.layout.col_stride[m.index] != 1 || m.first() % m.vector() != 0) return false;
-    for (int d = 0; d < p.layout.dims; ++d)
-      if (p.layout.stride[m.index][d] % m.vector() != 0) return false;
-  }
+  // The leading tensor has the narrowest elements: where it is on a boundary all that fit are.
+  const bool aligned = extent_of(p.layout, *tensors.begin()).by_vector == p.layout.cols;
+  if (!aligned || !vectors_fit(p.layout, tensors)) return false;
   for (const void* parameter : {p.weight, p.bias}) {
     if (!parameter) continue;
     if (reinterpret_cast<uintptr_t>(parameter) % 16 != 0) return false;

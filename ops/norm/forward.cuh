@@ -107,26 +107,15 @@ __global__ void __launch_bounds__(row_threads(kLanes),
 #endif
   constexpr int width = 16 / sizeof(Y);
   using slice = row_slice<width, kLanes, kVectors, kCluster>;
-  constexpr int near = kLanes < 32 ? kLanes : 32;
-  __shared__ warp_reduction<two_sums, slice::threads, kCluster> across_warps;
+  __shared__ typename row_reduction<slice, kCluster>::shared across_warps;
   const int64_t step = int64_t{gridDim.x / kCluster} * slice::rows_per_block;
   const float per = per_column(p);
   const slice part(static_cast<const Y*>(nullptr));  // cut at the row's own start
 
-  if constexpr (kLanes > 32) across_warps.begin();
-  int call = 0;
-  const auto reduce = [&](two_sums value) {
-    value = reduce_lanes<near>(value);
-    if constexpr (kLanes > 32) value = across_warps.reduce(value, call++);
-    return value;
-  };
+  row_reduction<slice, kCluster> reduce(across_warps);
   for (int64_t first = int64_t{blockIdx.x / kCluster} * slice::rows_per_block;
        first < p.layout.rows; first += step) {
-    const int64_t wanted = first + static_cast<int>(threadIdx.x) / kLanes;
-    const bool live = slice::rows_per_block == 1 || wanted < p.layout.rows;
-    const int64_t row = live ? wanted : 0;
-    const auto at = offsets_of_row(p.layout, row);
-    const int end = live ? static_cast<int>(p.layout.cols) : 0;
+    const auto [live, row, at, end] = row_turn<slice>(p, first);
 
     whole_vectors<Y, width, kVectors> x;
     whole_vectors<H, width, kVectors> h;

@@ -116,6 +116,47 @@ __device__ inline void load_weight(const norm_problem& p, int column, int end,
   for (float& value : out) value += p.weight_offset;
 }
 
+// The row that a thread's lanes have in a turn of their block. Lanes without one take part in the
+// reductions, with no columns.
+template <class Slice>
+struct row_turn {
+  bool live;
+  int64_t row;
+  norm_problem::offsets at;
+  int end;
+
+  __device__ row_turn(const norm_problem& p, int64_t first) {
+    constexpr int lanes = Slice::threads / Slice::rows_per_block;
+    const int64_t wanted = first + static_cast<int>(threadIdx.x) / lanes;
+    live = Slice::rows_per_block == 1 || wanted < p.layout.rows;
+    row = live ? wanted : 0;
+    at = offsets_of_row(p.layout, row);
+    end = live ? static_cast<int>(p.layout.cols) : 0;
+  }
+};
+
+// Sums over a row: lanes, then warps, then blocks of the cluster.
+template <class Slice, int kCluster>
+class row_reduction {
+  static constexpr int lanes = Slice::threads / Slice::rows_per_block;
+
+ public:
+  using shared = warp_reduction<two_sums, Slice::threads, kCluster>;
+
+  __device__ explicit row_reduction(shared& across_warps) : across_warps_(across_warps) {
+    if constexpr (lanes > 32) across_warps_.begin();
+  }
+  __device__ two_sums operator()(two_sums value) {
+    value = reduce_lanes<(lanes < 32 ? lanes : 32)>(value);
+    if constexpr (lanes > 32) value = across_warps_.reduce(value, call_++);
+    return value;
+  }
+
+ private:
+  shared& across_warps_;
+  int call_ = 0;
+};
+
 // 1 / N, and of a row without elements nothing that matters.
 __device__ inline float per_column(const norm_problem& p) {
   return 1.0f / static_cast<float>(p.layout.cols > 0 ? p.layout.cols : 1);
