@@ -1,5 +1,5 @@
 # Where the numbers come from: the commit, whether the tree is dirty, and for every op and device a
-# hash of the sources behind it. Included, it defines nf_add_provenance; run as a script at build
+# hash of the sources behind it, which are found by their #include lines. Included, it defines nf_add_provenance; run as a script at build
 # time (cmake -P), it writes the header, but only when something changed.
 #
 # The hash covers the same list of files whatever is compiled, so that a build without CUDA still
@@ -26,6 +26,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   endfunction()
   return()
 endif()
+
+cmake_policy(VERSION 3.25)
 
 # First 16 hex digits of the SHA-256 over names and contents of the files, sorted by name.
 function(hash_of result)
@@ -65,29 +67,31 @@ string(REPLACE "," ";" ops "${OPS}")
 set(entries "")
 foreach(op ${ops})
   foreach(device cpu cuda)
-    file(GLOB found RELATIVE ${ROOT} ${ROOT}/ops/${op}/${op}.?pp ${ROOT}/backend/*.hpp
-         ${ROOT}/backend/*.cpp)
-    file(GLOB_RECURSE more RELATIVE ${ROOT} ${ROOT}/backend/${device}/*)
-    list(APPEND found ${more} include/ninefold/types.h include/ninefold/${op}.h)
+    # The op's own files for the device, what they include of the project, and what implements that.
     if(device STREQUAL cuda)
-      file(GLOB more RELATIVE ${ROOT} ${ROOT}/ops/${op}/*.cu ${ROOT}/ops/${op}/*.cuh)
-      list(APPEND found ${more})
+      file(GLOB next RELATIVE ${ROOT} ${ROOT}/ops/${op}/*.cu)
     else()
-      file(GLOB more RELATIVE ${ROOT} ${ROOT}/ops/${op}/cpu*.?pp)
-      list(APPEND found ${more})
+      file(GLOB next RELATIVE ${ROOT} ${ROOT}/ops/${op}/cpu*.cpp)
     endif()
-    # What only some ops need of the backend lies in folders of its own.
-    foreach(file ${found})
-      file(STRINGS ${ROOT}/${file} includes REGEX "^#include \"backend/[a-z]+/")
+    list(APPEND next ops/${op}/${op}.cpp)
+    set(found "")
+    while(next)
+      list(POP_FRONT next file)
+      if(file IN_LIST found OR NOT EXISTS ${ROOT}/${file})
+        continue()
+      endif()
+      list(APPEND found ${file})
+      file(STRINGS ${ROOT}/${file} includes REGEX "^#include [\"<](backend|ops|ninefold)/")
       foreach(line ${includes})
-        string(REGEX REPLACE ".*\"(backend/([a-z]+)/[^\"]+)\".*" "\\1;\\2" parts "${line}")
-        list(GET parts 1 folder)
-        if(NOT folder MATCHES "^(cpu|cuda)$")
-          list(GET parts 0 included)
-          list(APPEND found ${included})
+        string(REGEX REPLACE "^#include [\"<]([^\">]+)[\">].*" "\\1" included "${line}")
+        string(REGEX REPLACE "^ninefold/" "include/ninefold/" included ${included})
+        # The C++ face lists every op.
+        if(NOT included STREQUAL include/ninefold/ninefold.hpp)
+          string(REGEX REPLACE "\\.hpp$" "" base ${included})
+          list(APPEND next ${included} ${base}.cpp ${base}.cu)
         endif()
       endforeach()
-    endforeach()
+    endwhile()
     hash_of(hash ${found})
     string(APPEND entries "    {\"${op}\", \"${device}\", \"${hash}\"},\n")
   endforeach()
