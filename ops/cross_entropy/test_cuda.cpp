@@ -1,24 +1,12 @@
 // What only CUDA has: graphs, streams, several devices.
 #ifdef NF_WITH_CUDA
-#include <cuda_runtime_api.h>
-
 #include "ops/cross_entropy/test.hpp"
+#include "verify/cuda_testing.hpp"
 
 namespace ninefold::cross_entropy_test {
 namespace {
 
-class cross_entropy_cuda : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!verify::cuda_present()) GTEST_SKIP() << "no CUDA device here";
-    // Does not wait for the default stream, so that work put there by mistake is seen.
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-  }
-  void TearDown() override {
-    if (stream_) cudaStreamDestroy(stream_);
-  }
-  cudaStream_t stream_ = nullptr;
-};
+class cross_entropy_cuda : public verify::on_cuda_stream {};
 
 // Vocabularies that take each of the rungs by the library's own choice.
 constexpr int64_t rung_vocabularies[] = {64, 2048, 16384, 131072, 700'000};
@@ -63,21 +51,8 @@ TEST_F(cross_entropy_cuda, captured_calls_replay_on_new_data) {
   for (const int64_t v : rung_vocabularies) {
     SCOPED_TRACE(v);
     mean_call call(v);
-    cudaGraph_t graph;
-    cudaGraphExec_t runnable;
-    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
-    ninefold::cross_entropy_forward_backward(call.args, stream_);
-    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&runnable, graph, 0), cudaSuccess);
-    EXPECT_EQ(call.d.count_poison(), call.d.count()) << "the call ran while it was captured";
-    for (const uint64_t seed : {2, 3}) {
-      call.refill(seed);
-      ASSERT_EQ(cudaGraphLaunch(runnable, stream_), cudaSuccess);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-      call.check();
-    }
-    cudaGraphExecDestroy(runnable);
-    cudaGraphDestroy(graph);
+    replay([&] { ninefold::cross_entropy_forward_backward(call.args, stream_); }, call.d,
+           [&](uint64_t seed) { call.refill(seed); }, [&](uint64_t) { call.check(); });
   }
 }
 
@@ -110,16 +85,7 @@ TEST_F(cross_entropy_cuda, works_on_the_callers_stream) {
 
 TEST_F(cross_entropy_cuda, allocates_nothing) {
   mean_call call(131072);
-  const auto run = [&] {
-    ninefold::cross_entropy_forward_backward(call.args, stream_);
-    cudaStreamSynchronize(stream_);
-  };
-  run();  // loads the kernels
-  size_t before = 0, after = 0, total = 0;
-  cudaMemGetInfo(&before, &total);
-  for (int i = 0; i < 10; ++i) run();
-  cudaMemGetInfo(&after, &total);
-  EXPECT_EQ(after, before);
+  expect_no_allocation([&] { ninefold::cross_entropy_forward_backward(call.args, stream_); });
 }
 
 TEST_F(cross_entropy_cuda, follows_the_tensors_device_not_the_current_one) {

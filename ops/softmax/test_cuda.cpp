@@ -1,24 +1,12 @@
 // What only CUDA has: graphs, streams, several devices.
 #ifdef NF_WITH_CUDA
-#include <cuda_runtime_api.h>
-
 #include "ops/softmax/test.hpp"
+#include "verify/cuda_testing.hpp"
 
 namespace ninefold::softmax_test {
 namespace {
 
-class softmax_cuda : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!verify::cuda_present()) GTEST_SKIP() << "no CUDA device here";
-    // Does not wait for the default stream, so that work put there by mistake is seen.
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
-  }
-  void TearDown() override {
-    if (stream_) cudaStreamDestroy(stream_);
-  }
-  cudaStream_t stream_ = nullptr;
-};
+class softmax_cuda : public verify::on_cuda_stream {};
 
 // Lengths that take each of the rungs by the library's own choice.
 constexpr int64_t rung_lengths[] = {64, 2048, 16384, 131072, 400'000};
@@ -31,25 +19,21 @@ TEST_F(softmax_cuda, captured_calls_replay_on_new_data) {
     tensor x(bf16, where, verify::cuda_device), y(bf16, where, verify::cuda_device),
         dx(bf16, where, verify::cuda_device);
     x.fill_normal(1);
-    cudaGraph_t graph;
-    cudaGraphExec_t runnable;
-    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
-    ninefold::softmax({.x = x, .y = y}, stream_);
-    ninefold::softmax_backward({.y = y, .dy = x, .dx = dx}, stream_);
-    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&runnable, graph, 0), cudaSuccess);
-    EXPECT_EQ(y.count_poison(), y.count()) << "the call ran while it was captured";
-    for (const uint64_t seed : {2, 3}) {
-      x.fill_normal(seed);
-      y.poison();
-      dx.poison();
-      ASSERT_EQ(cudaGraphLaunch(runnable, stream_), cudaSuccess);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-      EXPECT_TRUE(matches(y, reference::softmax(spec, x.load())));
-      EXPECT_TRUE(matches(dx, reference::softmax_backward(spec, y.load(), x.load())));
-    }
-    cudaGraphExecDestroy(runnable);
-    cudaGraphDestroy(graph);
+    replay(
+        [&] {
+          ninefold::softmax({.x = x, .y = y}, stream_);
+          ninefold::softmax_backward({.y = y, .dy = x, .dx = dx}, stream_);
+        },
+        y,
+        [&](uint64_t seed) {
+          x.fill_normal(seed);
+          y.poison();
+          dx.poison();
+        },
+        [&](uint64_t) {
+          EXPECT_TRUE(matches(y, reference::softmax(spec, x.load())));
+          EXPECT_TRUE(matches(dx, reference::softmax_backward(spec, y.load(), x.load())));
+        });
   }
 }
 
@@ -90,17 +74,10 @@ TEST_F(softmax_cuda, allocates_nothing) {
   const layout where{{64, 131072}};
   tensor x(f32, where, verify::cuda_device), y(f32, where, verify::cuda_device);
   x.fill_normal(1);
-  const auto call = [&] {
+  expect_no_allocation([&] {
     ninefold::softmax({.x = x, .y = y}, stream_);
     ninefold::softmax_backward({.y = y, .dy = x, .dx = x}, stream_);
-    cudaStreamSynchronize(stream_);
-  };
-  call();  // loads the kernels
-  size_t before = 0, after = 0, total = 0;
-  cudaMemGetInfo(&before, &total);
-  for (int i = 0; i < 10; ++i) call();
-  cudaMemGetInfo(&after, &total);
-  EXPECT_EQ(after, before);
+  });
 }
 
 TEST_F(softmax_cuda, follows_the_tensors_device_not_the_current_one) {
