@@ -83,8 +83,8 @@ struct bench_case {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
   int64_t flops = 0;
-  int64_t kept_bytes = 0;  // alive from forward to backward beyond the inputs
-  std::string ceiling;  // the stream of the same mix: "copy" (1:1), "2:1", "1:2", "read", "write"
+  int64_t kept_bytes = 0;         // alive from forward to backward beyond the inputs
+  std::string ceiling;            // the stream of the same mix, see lab/ceilings.hpp
   bool ceiling_is_rival = false;  // an op that is nothing but a stream competes with the stream
   std::function<std::unique_ptr<problem>()> make;
 };

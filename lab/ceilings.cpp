@@ -81,7 +81,7 @@ class stream_ceiling : public ceiling {
   std::vector<nf_lab_range> touched_;
 };
 
-// A stream has no rounding: what is written is the input, or the exclusive or of both.
+// A stream has no rounding: what is written is the exclusive or of the inputs.
 std::string stream_ceiling::check(workbench& bench) {
   call(bench.stream());
   bench.finish();
@@ -166,8 +166,9 @@ stream_kernel fastest(stream_ceiling& of, const stream_mix& mix, DLDevice device
 }  // namespace
 
 const std::vector<stream_mix>& all_mixes() {
-  static const std::vector<stream_mix> mixes = {
-      {"copy", 1, 1}, {"2:1", 2, 1}, {"1:2", 1, 2}, {"read", 1, 0}, {"write", 0, 1}};
+  static const std::vector<stream_mix> mixes = {{"copy", 1, 1}, {"2:1", 2, 1}, {"3:1", 3, 1},
+                                                {"3:2", 3, 2},  {"1:2", 1, 2}, {"read", 1, 0},
+                                                {"write", 0, 1}};
   return mixes;
 }
 

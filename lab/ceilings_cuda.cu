@@ -27,7 +27,7 @@ __device__ uint4 mixed(uint4 a, uint4 b) {
 }
 
 struct buffers {
-  const uint4* in[2];
+  const uint4* in[3];
   uint4* out[2];
 };
 
@@ -40,22 +40,17 @@ __global__ void move(buffers b, int64_t count) {
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t i = first + int64_t{u} * blockDim.x;
     v[u] = kIns > 0 ? make_uint4(0, 0, 0, 0) : make_uint4(0x55555555u, 0x55, 0x55, 0x55);
-    if constexpr (kIns >= 1) {
-      if (i < count) v[u] = load<kHint>(b.in[0] + i);
-    }
-    if constexpr (kIns >= 2) {
-      if (i < count) v[u] = mixed(v[u], load<kHint>(b.in[1] + i));
-    }
+    if (i >= count) continue;
+    if constexpr (kIns > 0) v[u] = load<kHint>(b.in[0] + i);
+#pragma unroll
+    for (int k = 1; k < kIns; ++k) v[u] = mixed(v[u], load<kHint>(b.in[k] + i));
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t i = first + int64_t{u} * blockDim.x;
-    if constexpr (kOuts >= 1) {
-      if (i < count) store<kHint>(b.out[0] + i, v[u]);
-    }
-    if constexpr (kOuts >= 2) {
-      if (i < count) store<kHint>(b.out[1] + i, v[u]);
-    }
+    if (i >= count) continue;
+#pragma unroll
+    for (int k = 0; k < kOuts; ++k) store<kHint>(b.out[k] + i, v[u]);
   }
   if constexpr (kOuts == 0) {
     // Never true for the sum of random data; the compiler cannot know that, so the loads stay.
@@ -110,6 +105,10 @@ std::vector<stream_kernel> cuda_stream_kernels(const stream_mix& mix) {
     add_kernels<1, 1>(out);
   } else if (mix.name == "2:1") {
     add_kernels<2, 1>(out);
+  } else if (mix.name == "3:1") {
+    add_kernels<3, 1>(out);
+  } else if (mix.name == "3:2") {
+    add_kernels<3, 2>(out);
   } else if (mix.name == "1:2") {
     add_kernels<1, 2>(out);
   } else if (mix.name == "read") {
