@@ -14,11 +14,17 @@ constexpr int max_devices = 64;
 __global__ void probe() {}
 
 arch ask(int device) {
+  const auto attribute = [device](cudaDeviceAttr which) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, which, device), "arch");
+    return value;
+  };
   arch a{};
-  int major = 0, minor = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "arch");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "arch");
-  check(cudaDeviceGetAttribute(&a.multiprocessors, cudaDevAttrMultiProcessorCount, device), "arch");
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor),
+            minor = attribute(cudaDevAttrComputeCapabilityMinor);
+  a.multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+  a.shared = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  a.shared_a_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   cudaFuncAttributes attributes;
   check(cudaFuncGetAttributes(&attributes, probe), "arch");
   // ptxVersion names the virtual architecture that the loaded code was made from.

@@ -7,6 +7,8 @@ namespace ninefold::cuda {
 
 struct arch {
   int multiprocessors;
+  // Bytes of shared memory: of a multiprocessor, and what one block may ask for.
+  int shared, shared_a_block;
   // Clusters, distributed shared memory and bulk copies: the device is sm_90 and this library's
   // sm_90a code is what runs on it. False when the driver compiled the PTX instead
   // (CUDA_FORCE_PTX_JIT, or a device newer than the library).

@@ -76,7 +76,28 @@ __device__ inline max_sum reduce_lanes(max_sum v) {
   return {max, reduce_lanes<kWidth>(sum{scaled}).total};
 }
 
-// Two sums at once.
+// Several sums at once.
+template <int kCount>
+struct sums {
+  float of[kCount];
+  __device__ static sums identity() { return {}; }
+};
+
+template <int kCount>
+__device__ inline sums<kCount> combine(sums<kCount> a, const sums<kCount>& b) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) a.of[i] += b.of[i];
+  return a;
+}
+
+template <int kWidth, int kCount>
+__device__ inline sums<kCount> reduce_lanes(sums<kCount> v) {
+#pragma unroll
+  for (float& value : v.of) value = reduce_lanes<kWidth>(sum{value}).total;
+  return v;
+}
+
+// Two, by name.
 struct two_sums {
   float first, second;
   __device__ static two_sums identity() { return {0.0f, 0.0f}; }

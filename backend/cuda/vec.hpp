@@ -259,18 +259,20 @@ __device__ inline void store_edge(T* row, Index column, Index end, packed<T, kWi
   }
 }
 
-// Global to shared memory without passing through registers (sm_80 and later). The issuing thread
-// sees the data after wait_for_copies().
+// Global to shared memory without passing through registers, from sm_80 on; before, at once. The
+// issuing thread sees the data after wait_for_copies().
 template <class T>
 __device__ inline void copy_async(T* to_shared, const T* from) {
-#if __CUDA_ARCH__ >= 800
   static_assert(sizeof(T) % 16 == 0);
+#if __CUDA_ARCH__ >= 800
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
 #pragma unroll
   for (int byte = 0; byte < static_cast<int>(sizeof(T)); byte += 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + byte),
                  "l"(__cvta_generic_to_global(reinterpret_cast<const char*>(from) + byte))
                  : "memory");
+#else
+  *to_shared = *from;
 #endif
 }
 

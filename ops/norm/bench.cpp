@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm over (M, N). The forward is one read and one write of memory, two of each
 // with the residual; the backward reads h and dy and writes dx, and with the residual reads the
 // gradient that arrives there too. Parameters, their gradients and numbers per row are little
-// beside that, and counted.
+// beside that, and counted. The parameters have the rows' dtype, as in a model that was cast whole.
 #include "lab/bench.hpp"
 
 #include <ninefold/ninefold.hpp>
@@ -18,7 +18,8 @@ using verify::tensor;
 
 struct norm_case {
   int64_t rows, cols;
-  bool layer, residual, backward;
+  bool layer, residual;
+  bool forward, backward;
   DLDataType type;
   DLDevice device;
 
@@ -33,8 +34,8 @@ class normalised : public problem {
   explicit normalised(const norm_case& c)
       : case_(c),
         h_(c.type, c.where(), c.device),
-        weight_(f32, {{c.cols}}, c.device),
-        bias_(f32, {{c.layer ? c.cols : 0}}, c.device),
+        weight_(c.type, {{c.cols}}, c.device),
+        bias_(c.type, {{c.layer ? c.cols : 0}}, c.device),
         mean_(f32, {{c.rows}}, c.device),
         rstd_(f32, {{c.rows}}, c.device),
         rows_(sampled_rows(c.rows, c.cols)) {
@@ -72,8 +73,9 @@ class normalised : public problem {
                            .x = case_.type,
                            .y = case_.type,
                            .stream = case_.type,
+                           .weight_gradient = case_.type,
                            .weight = weight_.load()};
-    if (case_.layer && !case_.backward) s.bias = bias_.load();
+    if (case_.layer && case_.forward) s.bias = bias_.load();
     return s;
   }
   // The report of several outputs is that of the worst, with the first one's relative error.
@@ -164,8 +166,8 @@ class backward_norm : public normalised {
         dy_(c.type, c.where(), c.device),
         arriving_(c.type, c.where_if(c.residual), c.device),
         dx_(c.type, c.where(), c.device),
-        dweight_(f32, {{c.cols}}, c.device),
-        dbias_(f32, {{c.layer ? c.cols : 0}}, c.device) {
+        dweight_(c.type, {{c.cols}}, c.device),
+        dbias_(c.type, {{c.layer ? c.cols : 0}}, c.device) {
     const nf_norm_args sized = args(nullptr);
     workspace_bytes_ = c.layer ? layer_norm_workspace_size(sized) : rms_norm_workspace_size(sized);
     workspace_ = std::make_unique<tensor>(u8, verify::layout{{workspace_bytes_}}, c.device);
@@ -185,12 +187,8 @@ class backward_norm : public normalised {
     for (tensor* t : {&dx_, &dweight_, &dbias_}) t->poison();
   }
   verify::error_report check() override {
-    if (expected_.dh.values.empty()) expect();
     verify::error_report report;
-    add(report, dx_, dx_.load_rows(rows_), expected_.dh);
-    add(report, dweight_, dweight_.load(), expected_.dweight);
-    if (case_.layer) add(report, dbias_, dbias_.load(), expected_.dbias);
-    return report;
+    return check_gradients(report);
   }
   std::vector<buffer> buffers() override {
     std::vector<buffer> out{buffer_of(h_, h_.bytes(), false), buffer_of(dy_, dy_.bytes(), false),
@@ -205,6 +203,13 @@ class backward_norm : public normalised {
     nf_norm_args a = args(rung);
     a.workspace = *workspace_;
     case_.layer ? layer_norm_backward(a, stream) : rms_norm_backward(a, stream);
+  }
+  verify::error_report& check_gradients(verify::error_report& report) {
+    if (expected_.dh.values.empty()) expect();
+    add(report, dx_, dx_.load_rows(rows_), expected_.dh);
+    add(report, dweight_, dweight_.load(), expected_.dweight);
+    if (case_.layer) add(report, dbias_, dbias_.load(), expected_.dbias);
+    return report;
   }
 
  private:
@@ -256,6 +261,43 @@ class backward_norm : public normalised {
   reference::norm_gradients expected_;
 };
 
+// One after the other, as a training step calls them: no residual, h is x.
+class both_norm : public backward_norm {
+ public:
+  explicit both_norm(const norm_case& c) : backward_norm(c), y_(c.type, c.where(), c.device) {}
+
+  void poison() override {
+    backward_norm::poison();
+    for (tensor* t : {&y_, &mean_, &rstd_}) t->poison();
+  }
+  verify::error_report check() override {
+    const std::vector<double> h = h_.load_rows(rows_);
+    const reference::norm_forward_result forward =
+        reference::norm_forward(spec(), h, case_.cols, static_cast<int64_t>(rows_.size()));
+    verify::error_report report;
+    add(report, y_, y_.load_rows(rows_), forward.y);
+    return check_gradients(report);
+  }
+  std::vector<buffer> buffers() override {
+    std::vector<buffer> out = backward_norm::buffers();
+    out.push_back(buffer_of(y_, y_.bytes(), true));
+    return out;
+  }
+
+ protected:
+  void run(const char* rung, nf_stream stream) override {
+    nf_norm_args args = common(rung);
+    args.x = h_;
+    args.y = y_;
+    if (case_.layer) args.bias = bias_;
+    forward(args, stream);
+    backward_norm::run(rung, stream);
+  }
+
+ private:
+  tensor y_;
+};
+
 }  // namespace
 
 bench_case cases_norm(const shape_entry& shape, const std::string& direction,
@@ -265,11 +307,13 @@ bench_case cases_norm(const shape_entry& shape, const std::string& direction,
   c.cols = size_named(shape.sizes, "N");
   c.layer = size_named(shape.options, "layer", 0) != 0;
   c.residual = size_named(shape.options, "residual", 0) != 0;
-  c.backward = direction == "backward";
+  c.forward = direction != "backward";
+  c.backward = direction != "forward";
   c.type = dtype_named(dtype);
   c.device = device;
 
-  const int64_t per_row = c.rows * 4 * (1 + c.layer), parameters = c.cols * 4 * (1 + c.layer);
+  const int64_t per_row = c.rows * 4 * (1 + c.layer),
+                parameters = c.cols * c.type.bits / 8 * (1 + c.layer);
   bench_case b{.op = "norm",
                .direction = direction,
                .device = device,
@@ -279,20 +323,27 @@ bench_case cases_norm(const shape_entry& shape, const std::string& direction,
                .options = shape.options};
   // h and its numbers per row. h is also the stream that the next block reads.
   b.kept_bytes = c.bytes() + per_row;
-  if (c.backward) {
-    b.bytes_read = (2 + c.residual) * c.bytes() + per_row + c.cols * 4;
-    b.bytes_written = c.bytes() + parameters;
-    // g, two sums of products, and two products and sums each for dx and dweight.
-    b.flops = (c.layer ? 13 : 10) * c.rows * c.cols;
-    b.ceiling = "2:1";
-    b.make = [c] { return std::make_unique<backward_norm>(c); };
-  } else {
+  // Sums, squares, and the map to y.
+  const int64_t forward_flops = (c.layer ? 7 : 4) * c.rows * c.cols;
+  // g, two sums of products, and two products and sums each for dx and dweight.
+  const int64_t backward_flops = (c.layer ? 13 : 10) * c.rows * c.cols;
+  if (c.forward) {
     b.bytes_read = (1 + c.residual) * c.bytes() + parameters;
     b.bytes_written = (1 + c.residual) * c.bytes() + per_row;
-    // Sums, squares, and the map to y.
-    b.flops = (c.layer ? 7 : 4) * c.rows * c.cols;
+    b.flops = forward_flops;
     b.ceiling = "copy";
     b.make = [c] { return std::make_unique<forward_norm>(c); };
+  }
+  if (c.backward) {
+    b.bytes_read += (2 + c.residual) * c.bytes() + per_row + c.cols * c.type.bits / 8;
+    b.bytes_written += c.bytes() + parameters;
+    b.flops += backward_flops;
+    b.ceiling = c.forward ? "3:2" : c.residual ? "3:1" : "2:1";
+    if (c.forward) {
+      b.make = [c] { return std::make_unique<both_norm>(c); };
+    } else {
+      b.make = [c] { return std::make_unique<backward_norm>(c); };
+    }
   }
   return b;
 }

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/reduce.hpp"
 #include "backend/cuda/row.hpp"
+#include "backend/cuda/staged.hpp"
 #include "backend/cuda/vec.hpp"
 #include "ops/norm/norm.hpp"
 
@@ -46,110 +47,99 @@ __device__ inline bool is_kept(const norm_problem& p, int64_t element) {
   return words.word[element % 4] >= p.keep_from;
 }
 
-// Bit j: whether element `first` + j is kept. `first` is a multiple of 4.
-template <int kWidth>
-__device__ inline uint32_t kept_mask(const norm_problem& p, int64_t first) {
-  if (!p.dropout) return ~0u;
+// Bit i * kWidth + j: whether element j of the thread's vector i of a row is kept. In a loop that
+// is not unrolled, for a kernel shall not carry the generator once a vector.
+template <int kVectors, int kWidth, class Slice>
+__device__ inline uint64_t kept_mask(const norm_problem& p, const Slice& part, int64_t row) {
+  static_assert(kVectors * kWidth <= 64);
   const uint64_t seed = p.seed.get(), offset = p.offset.get();
-  uint32_t mask = 0;
+  uint64_t mask = 0;
 #pragma unroll 1
-  for (int g = 0; g < kWidth / 4; ++g) {
-    const philox_words words = philox_group(seed, offset, static_cast<uint64_t>(first) / 4 + g);
+  for (int at = 0; at < kVectors * kWidth; at += 4) {
+    const int64_t element = row * p.layout.cols + part.column(at / kWidth) + at % kWidth;
+    const philox_words words = philox_group(seed, offset, static_cast<uint64_t>(element) / 4);
+    uint64_t four = 0;
 #pragma unroll
-    for (int w = 0; w < 4; ++w)
-      mask |= static_cast<uint32_t>(words.word[w] >= p.keep_from) << (4 * g + w);
+    for (int w = 0; w < 4; ++w) four |= static_cast<uint64_t>(words.word[w] >= p.keep_from) << w;
+    mask |= four << at;
   }
   return mask;
 }
 
-// A thread's vectors of a row, in registers. The one-read kernels take rows of whole vectors that
-// begin on boundaries, so a vector is inside its row or outside; outside reads as 0.
-template <class T, int kWidth, int kVectors>
-struct whole_vectors {
-  packed<T, kWidth> raw[kVectors];
-
-  template <class Slice>
-  __device__ void load(const Slice& part, const T* row, int end) {
+// A vector of a parameter.
+template <class P, int kWidth>
+__device__ inline packed<P, kWidth> load_parameter(const P* from) {
+  packed<P, kWidth> out;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      raw[i] = {};
-      load_vector_if(part.column(i) < end, row + part.column(i), raw[i]);
+  for (int w = 0; w < out.words; ++w) out.word[w] = __ldg(reinterpret_cast<const uint4*>(from) + w);
+  return out;
+}
+
+// A parameter in shared memory, whatever its dtype: this block's columns as fp32, four to a word.
+// Words of a rank within their vectors lie side by side, so that neighbouring threads do not meet
+// in a bank.
+template <class Slice, int kWidth>
+class row_parameter {
+  static constexpr int words = kWidth / 4;
+
+ public:
+  static constexpr int size = Slice::block_vectors * words;  // in 16-byte words
+
+  __device__ explicit row_parameter(uint4* memory) : values_(reinterpret_cast<float4*>(memory)) {}
+
+  // offset + data, or 1 where it is not given. The block must meet before a get.
+  __device__ void load(const void* data, dtype type, float offset, int cols) {
+    constexpr int part = Slice::block_vectors * kWidth;
+    const int first = Slice::rank() * part;
+    for (int c = static_cast<int>(threadIdx.x); c < part; c += Slice::threads) {
+      float value = 1;
+      if (data && first + c < cols) value = offset + number_at(data, type, first + c);
+      const int vector = c / kWidth, word = c % kWidth / 4;
+      reinterpret_cast<float*>(values_ + word * Slice::block_vectors + vector)[c % 4] = value;
     }
   }
-  template <class Slice>
-  __device__ void store(const Slice& part, T* row, int end) const {
+  __device__ void get(int i, float (&out)[kWidth]) const {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      if (part.column(i) < end) store_vector<T, kWidth>(row + part.column(i), raw[i]);
+    for (int w = 0; w < words; ++w) {
+      const float4 v = values_[w * Slice::block_vectors + Slice::number(i)];
+      out[4 * w] = v.x;
+      out[4 * w + 1] = v.y;
+      out[4 * w + 2] = v.z;
+      out[4 * w + 3] = v.w;
+    }
   }
-  __device__ void get(int i, float (&to)[kWidth]) {
-    keep_packed(raw[i]);
-    unpack(raw[i], to);
-  }
+
+ private:
+  float4* values_;
 };
 
-// A vector of a parameter (weight, bias) in fp32 or Y, or `none` where it is not given.
-template <class Y, int kWidth>
-__device__ inline void load_parameter(const void* data, dtype type, float none, int column, int end,
-                                      float (&out)[kWidth]) {
-  const auto load = [&](auto t) {
-    packed<decltype(t), kWidth> raw{};
-    load_vector_if(column < end, static_cast<const decltype(t)*>(data) + column, raw);
-    unpack(raw, out);
-  };
-  if (!data) {
-#pragma unroll
-    for (float& value : out) value = none;
-  } else if (type == dtype::f32) {
-    load(float{});
-  } else {
-    load(Y{});
-  }
-}
-
-// weight_offset + weight
-template <class Y, int kWidth>
-__device__ inline void load_weight(const norm_problem& p, int column, int end,
-                                   float (&out)[kWidth]) {
-  load_parameter<Y>(p.weight, p.weight_type, 1 - p.weight_offset, column, end, out);
-#pragma unroll
-  for (float& value : out) value += p.weight_offset;
-}
-
-// The row that a thread's lanes have in a turn of their block. Lanes without one take part in the
-// reductions, with no columns.
-template <class Slice>
-struct row_turn {
-  bool live;
-  int64_t row;
-  norm_problem::offsets at;
-  int end;
-
-  __device__ row_turn(const norm_problem& p, int64_t first) {
-    constexpr int lanes = Slice::threads / Slice::rows_per_block;
-    const int64_t wanted = first + static_cast<int>(threadIdx.x) / lanes;
-    live = Slice::rows_per_block == 1 || wanted < p.layout.rows;
-    row = live ? wanted : 0;
-    at = offsets_of_row(p.layout, row);
-    end = live ? static_cast<int>(p.layout.cols) : 0;
-  }
-};
-
-// Sums over a row: lanes, then warps, then blocks of the cluster.
-template <class Slice, int kCluster>
+// Sums over a row, kMost at once at most: lanes, then warps, then blocks of the cluster. When a
+// call returns, all threads that share the row have come to it.
+template <class Slice, int kCluster, int kMost>
 class row_reduction {
   static constexpr int lanes = Slice::threads / Slice::rows_per_block;
 
  public:
-  using shared = warp_reduction<two_sums, Slice::threads, kCluster>;
+  using shared = warp_reduction<sums<kMost>, Slice::threads, kCluster>;
 
   __device__ explicit row_reduction(shared& across_warps) : across_warps_(across_warps) {
     if constexpr (lanes > 32) across_warps_.begin();
   }
-  __device__ two_sums operator()(two_sums value) {
+  template <int kCount>
+  __device__ sums<kCount> operator()(sums<kCount> value) {
     value = reduce_lanes<(lanes < 32 ? lanes : 32)>(value);
-    if constexpr (lanes > 32) value = across_warps_.reduce(value, call_++);
-    return value;
+    if constexpr (lanes <= 32) {
+      __syncwarp();
+      return value;
+    } else {
+      sums<kMost> padded{};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) padded.of[i] = value.of[i];
+      padded = across_warps_.reduce(padded, call_++);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) value.of[i] = padded.of[i];
+      return value;
+    }
   }
 
  private:
@@ -162,11 +152,21 @@ __device__ inline float per_column(const norm_problem& p) {
   return 1.0f / static_cast<float>(p.layout.cols > 0 ? p.layout.cols : 1);
 }
 
+// Whether what the mean loses as an fp32 number is something beside the row's deviation: of a mean
+// within 4 deviations it is not. The same for all threads that share a row; where several rows
+// share a warp, for the warp.
+template <int kLanes>
+__device__ inline bool mean_lost_digits(float mean, float rstd) {
+  const bool lost = !(fabsf(mean) * rstd < 4.0f);
+  if constexpr (kLanes < 32) return __any_sync(0xffffffffu, lost);
+  return lost;
+}
+
 // A mean that fp32 cannot hold is none.
 __device__ inline float mean_or_nan(float mean) { return isfinite(mean) ? mean : NAN; }
 
 __device__ inline float rstd_of(const norm_problem& p, float variance) {
-  return 1.0f / sqrtf(variance + p.eps);
+  return rsqrtf(variance + p.eps);
 }
 
 template <class T>

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/sm90/mbarrier.hpp"
+
 namespace ninefold::cuda::sm90 {
 
 __device__ inline uint32_t block_rank() {
@@ -17,10 +19,6 @@ __device__ inline uint32_t block_rank() {
 #endif
 }
 
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 // Every warp of every block of the cluster sends one T to every block; all see all.
 //
 // A store to another block's shared memory also counts its bytes on that block's mbarrier
@@ -29,7 +27,7 @@ __device__ inline uint32_t shared_address(const void* p) {
 // for it waits for every warp's word of each call, and never two.
 template <class T, int kWarps, int kCluster>
 class cluster_exchange {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  static_assert(sizeof(T) == 4 || sizeof(T) % 8 == 0);
 
  public:
   // Sets up the barriers and announces it to the cluster. Costs nothing until the first exchange,
@@ -37,10 +35,8 @@ class cluster_exchange {
   __device__ void begin() {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      for (uint64_t& barrier : barrier_)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier))
-                     : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      for (mbarrier& barrier : barrier_) barrier.init();
+      announce_barriers();
       expect(0);
       expect(1);
     }
@@ -55,7 +51,7 @@ class cluster_exchange {
     const int buffer = call & 1;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (lane < kCluster) send(value, buffer, block_rank() * kWarps + warp, lane);
-    wait(buffer, (call >> 1) & 1);
+    barrier_[buffer].wait((call >> 1) & 1);
     // The next phase of this barrier, before any block can send for it: they wait for this warp.
     if (threadIdx.x == 0) expect(buffer);
     __syncwarp();
@@ -67,10 +63,7 @@ class cluster_exchange {
 
  private:
   __device__ void expect(int buffer) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(&barrier_[buffer])),
-                 "r"(static_cast<uint32_t>(kCluster * kWarps * sizeof(T)))
-                 : "memory");
+    barrier_[buffer].expect(static_cast<uint32_t>(kCluster * kWarps * sizeof(T)));
   }
 
   __device__ void send(T value, int buffer, uint32_t slot, uint32_t block) {
@@ -80,14 +73,17 @@ class cluster_exchange {
                  : "r"(shared_address(&word_[buffer][slot])), "r"(block));
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                  : "=r"(barrier)
-                 : "r"(shared_address(&barrier_[buffer])), "r"(block));
-    if constexpr (sizeof(T) == 8) {
-      uint64_t bits;
-      __builtin_memcpy(&bits, &value, 8);
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
-          "l"(bits), "r"(barrier)
-          : "memory");
+                 : "r"(barrier_[buffer].address()), "r"(block));
+    if constexpr (sizeof(T) % 8 == 0) {
+      uint64_t bits[sizeof(T) / 8];
+      __builtin_memcpy(bits, &value, sizeof(T));
+#pragma unroll
+      for (uint32_t i = 0; i < sizeof(T) / 8; ++i)
+        asm volatile(
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(
+                to + 8 * i),
+            "l"(bits[i]), "r"(barrier)
+            : "memory");
     } else {
       uint32_t bits;
       __builtin_memcpy(&bits, &value, 4);
@@ -98,19 +94,7 @@ class cluster_exchange {
     }
   }
 
-  __device__ void wait(int buffer, uint32_t parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n"
-        "}" ::"r"(shared_address(&barrier_[buffer])),
-        "r"(parity)
-        : "memory");
-  }
-
-  alignas(8) uint64_t barrier_[2];
+  mbarrier barrier_[2];
   alignas(8) T word_[2][kWarps * kCluster];
 };
 
