@@ -23,7 +23,7 @@ struct stream_kernel {
 
 // How many buffers of equal size a mix reads and writes.
 struct stream_mix {
-  std::string name;  // "copy" (1:1), "2:1", "3:1", "3:2", "1:2", "read", "write"
+  std::string name;  // "copy" (1:1), "2:1", "3:1", "3:2", "4:3", "1:2", "read", "write"
   int ins, outs;
 };
 

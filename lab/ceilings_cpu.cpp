@@ -11,7 +11,7 @@
 namespace ninefold::lab {
 namespace {
 
-inline constexpr int most_buffers = 3;
+inline constexpr int most_buffers = 4;
 
 // One thread's part of the buffers.
 struct slices {
@@ -160,6 +160,7 @@ std::vector<stream_kernel> cpu_stream_kernels(const stream_mix& mix) {
   if (mix.name == "2:1") return kernels_of<2, 1>();
   if (mix.name == "3:1") return kernels_of<3, 1>();
   if (mix.name == "3:2") return kernels_of<3, 2>();
+  if (mix.name == "4:3") return kernels_of<4, 3>();
   if (mix.name == "1:2") return kernels_of<1, 2>();
   if (mix.name == "read") return kernels_of<1, 0>();
   return kernels_of<0, 1>();

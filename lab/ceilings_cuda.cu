@@ -27,8 +27,8 @@ __device__ uint4 mixed(uint4 a, uint4 b) {
 }
 
 struct buffers {
-  const uint4* in[3];
-  uint4* out[2];
+  const uint4* in[4];
+  uint4* out[3];
 };
 
 // Each block moves kUnroll * blockDim.x vectors: all loads are issued before the first store.
@@ -109,6 +109,8 @@ std::vector<stream_kernel> cuda_stream_kernels(const stream_mix& mix) {
     add_kernels<3, 1>(out);
   } else if (mix.name == "3:2") {
     add_kernels<3, 2>(out);
+  } else if (mix.name == "4:3") {
+    add_kernels<4, 3>(out);
   } else if (mix.name == "1:2") {
     add_kernels<1, 2>(out);
   } else if (mix.name == "read") {

@@ -5,8 +5,11 @@
 //   ninefold::softmax({.x = vx, .y = vy});
 #pragma once
 
+#include <ninefold/activation.h>
+#include <ninefold/adamw.h>
 #include <ninefold/cross_entropy.h>
 #include <ninefold/norm.h>
+#include <ninefold/rope.h>
 #include <ninefold/softmax.h>
 #include <ninefold/types.h>
 #include <ninefold/vector_add.h>
@@ -146,6 +149,38 @@ inline void layer_norm_backward(const nf_norm_args& args, nf_stream stream = nul
 inline int64_t layer_norm_workspace_size(const nf_norm_args& args) {
   int64_t bytes = 0;
   detail::require(nf_layer_norm_workspace_size(&args, &bytes));
+  return bytes;
+}
+
+inline void rope(const nf_rope_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_rope_forward(&args, stream));
+}
+
+inline void rope_backward(const nf_rope_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_rope_backward(&args, stream));
+}
+
+inline void activation(const nf_activation_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_activation_forward(&args, stream));
+}
+
+inline void activation_backward(const nf_activation_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_activation_backward(&args, stream));
+}
+
+inline int64_t activation_workspace_size(const nf_activation_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_activation_workspace_size(&args, &bytes));
+  return bytes;
+}
+
+inline void adamw_step(const nf_adamw_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_adamw_step(&args, stream));
+}
+
+inline int64_t adamw_workspace_size(const nf_adamw_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_adamw_workspace_size(&args, &bytes));
   return bytes;
 }
 
