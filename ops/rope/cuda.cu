@@ -112,9 +112,10 @@ __global__ void __launch_bounds__(threads)
   const bool active =
       item < w.items && nth < w.tokens && token < tokens && (turns || !t.in_place());
   const int64_t head = int64_t{is_q ? group : group - w.q_groups} * kHeads;
-  const bool apart = !kInterleaved && turns;  // the two vectors are half a head apart
-  const int64_t low_at = int64_t{lane} * (apart ? width : 2 * width);
-  const int64_t high_at = low_at + (apart ? p.pairs : width);
+  // Vectors of neighbouring lanes lie side by side in either layout. The second is the other half
+  // of the pairs, or their second elements.
+  const int64_t low_at = int64_t{lane} * (turns ? width : 2 * width);
+  const int64_t high_at = low_at + (turns ? p.pairs : width);
 
   packed<T, width> low[kHeads], high[kHeads];
   if (active) {
@@ -141,10 +142,15 @@ __global__ void __launch_bounds__(threads)
 
   rope_rotation by[width];
   if (turns) {
-    const auto* from = reinterpret_cast<const float4*>(rotations + nth * pairs + lane * width);
+    const rope_rotation* const mine = rotations + nth * pairs;
 #pragma unroll
     for (int i = 0; i < width / 2; ++i) {
-      const float4 two = from[i];
+      uint32_t first = lane * width + 2 * i;
+      if (kInterleaved) {
+        constexpr int half = width / 2;  // the pairs of a vector
+        first = lane * half + 2 * i % half + (2 * i < half ? 0 : pairs / 2);
+      }
+      const float4 two = *reinterpret_cast<const float4*>(mine + first);
       by[2 * i] = rope_rotation{two.x, two.y};
       by[2 * i + 1] = rope_rotation{two.z, two.w};
     }
