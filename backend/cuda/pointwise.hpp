@@ -175,15 +175,21 @@ class pointwise_vectors {
 };
 
 // 16 bytes an access, one vector a thread: more blocks in flight beat more loads a thread where
-// nothing has to be reduced. `vectors` is how many cover a row, wherever it begins.
+// nothing has to be reduced. `vectors` is how many cover a row, wherever it begins; `strips` how
+// many blocks have a row to themselves, or 0 where blocks go from one row on to the next.
 template <class T, int kIn, int kOut, pairs kPairs, class Op>
 __global__ void __launch_bounds__(pointwise_threads)
     pointwise_vector16(const __grid_constant__ pointwise_tensors<kIn, kOut> p,
-                       const __grid_constant__ Op op, int64_t vectors) {
+                       const __grid_constant__ Op op, int64_t vectors, uint32_t strips) {
   using row_type = pointwise_vectors<T, kIn, kOut, kPairs>;
   const int64_t rows = p.layout.rows, cols = p.layout.cols;
   int64_t row = 0, v = int64_t{blockIdx.x} * pointwise_threads + threadIdx.x;
-  if (rows > 1) {
+  if (strips > 0) {
+    // The same for the whole block, and so is all that follows from the row.
+    const uint32_t of_block = blockIdx.x / strips;
+    row = of_block;
+    v = int64_t{blockIdx.x - of_block * strips} * pointwise_threads + threadIdx.x;
+  } else if (rows > 1) {
     // A division in 64 bits takes longer than the vector itself: only where it must be.
     if (rows * vectors <= 0x7fffffff) {
       const auto wide = static_cast<uint32_t>(v), each = static_cast<uint32_t>(vectors);
@@ -226,10 +232,16 @@ void launch_vector16(const char* name, const pointwise_tensors<kIn, kOut>& p, co
   for (int d = 0; d < p.layout.dims; ++d) alike &= p.layout.stride[lead][d] % width == 0;
   const int64_t shift = alike ? misalignment(static_cast<const T*>(data)) : width - 1;
   const int64_t vectors = (p.layout.cols + shift + width - 1) / width;
+  // Rows that fill their blocks have them to themselves.
+  int64_t strips = (vectors + pointwise_threads - 1) / pointwise_threads;
+  const bool filled = 8 * (strips * pointwise_threads - vectors) <= vectors;
+  if (p.layout.rows == 1 || !filled || p.layout.rows * strips > INT32_MAX) strips = 0;
   // Grids go to 2^31 - 1 blocks, more than any memory has vectors for.
-  launch(name, pointwise_vector16<T, kIn, kOut, kPairs, Op>,
-         {(p.layout.rows * vectors + pointwise_threads - 1) / pointwise_threads, pointwise_threads},
-         stream, p, op, vectors);
+  const int64_t blocks =
+      strips > 0 ? p.layout.rows * strips
+                 : (p.layout.rows * vectors + pointwise_threads - 1) / pointwise_threads;
+  launch(name, pointwise_vector16<T, kIn, kOut, kPairs, Op>, {blocks, pointwise_threads}, stream, p,
+         op, vectors, static_cast<uint32_t>(strips));
 }
 
 }  // namespace ninefold::cuda
