@@ -166,9 +166,9 @@ stream_kernel fastest(stream_ceiling& of, const stream_mix& mix, DLDevice device
 }  // namespace
 
 const std::vector<stream_mix>& all_mixes() {
-  static const std::vector<stream_mix> mixes = {{"copy", 1, 1}, {"2:1", 2, 1}, {"3:1", 3, 1},
-                                                {"3:2", 3, 2},  {"1:2", 1, 2}, {"read", 1, 0},
-                                                {"write", 0, 1}};
+  static const std::vector<stream_mix> mixes = {{"copy", 1, 1}, {"2:1", 2, 1},  {"3:1", 3, 1},
+                                                {"3:2", 3, 2},  {"4:3", 4, 3},  {"1:2", 1, 2},
+                                                {"read", 1, 0}, {"write", 0, 1}};
   return mixes;
 }
 

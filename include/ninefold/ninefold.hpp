@@ -8,6 +8,7 @@
 #include <ninefold/activation.h>
 #include <ninefold/adamw.h>
 #include <ninefold/cross_entropy.h>
+#include <ninefold/dropout.h>
 #include <ninefold/norm.h>
 #include <ninefold/rope.h>
 #include <ninefold/softmax.h>
@@ -182,6 +183,14 @@ inline int64_t adamw_workspace_size(const nf_adamw_args& args) {
   int64_t bytes = 0;
   detail::require(nf_adamw_workspace_size(&args, &bytes));
   return bytes;
+}
+
+inline void dropout(const nf_dropout_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_dropout_forward(&args, stream));
+}
+
+inline void dropout_backward(const nf_dropout_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_dropout_backward(&args, stream));
 }
 
 }  // namespace ninefold
