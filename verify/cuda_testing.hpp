@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "verify/testing.hpp"
 
@@ -57,6 +59,35 @@ class on_cuda_stream : public testing::Test {
     for (int i = 0; i < 10; ++i) run();
     cudaMemGetInfo(&after, &total);
     EXPECT_EQ(after, before);
+  }
+
+  // Lets `calls` run on the stream right behind a long fill and the arrival of `fresh` in `late`:
+  // whoever runs elsewhere, or early, reads what was there before (B35).
+  void run_behind_arrival(
+      const std::vector<std::pair<const tensor*, const tensor*>>& late_and_fresh,
+      const std::function<void()>& calls) {
+    constexpr size_t ballast_bytes = 512 << 20;
+    void* ballast = nullptr;
+    ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
+    for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
+    for (const auto& [late, fresh] : late_and_fresh)
+      cudaMemcpyAsync(static_cast<const DLTensor*>(*late)->data,
+                      static_cast<const DLTensor*>(*fresh)->data,
+                      static_cast<size_t>(late->bytes()), cudaMemcpyDeviceToDevice, stream_);
+    calls();
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    cudaFree(ballast);
+  }
+
+  // `calls` work on tensors of the second device while the first is the current one, and leave it.
+  void run_beside_the_current_device(const std::function<void(DLDevice second)>& calls) {
+    int devices = 0, current = -1;
+    cudaGetDeviceCount(&devices);
+    if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    calls({kDLCUDA, 1});
+    cudaGetDevice(&current);
+    EXPECT_EQ(current, 0) << "the caller's current device was changed";
   }
 
   cudaStream_t stream_ = nullptr;

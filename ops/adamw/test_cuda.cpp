@@ -79,9 +79,6 @@ TEST_F(adamw_cuda, captured_steps_replay_with_new_numbers) {
 
 // B35: the gradients arrive on a side stream behind a long fill.
 TEST_F(adamw_cuda, works_on_the_callers_stream) {
-  constexpr size_t ballast_bytes = 512 << 20;
-  void* ballast = nullptr;
-  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
   step s;
   std::vector<tensor> fresh;
   for (const auto& p : s.list) {
@@ -90,16 +87,11 @@ TEST_F(adamw_cuda, works_on_the_callers_stream) {
   }
   for (int run = 0; run < 5 && !HasFailure(); ++run) {
     s.refill(4);
-    for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
-    for (size_t i = 0; i < fresh.size(); ++i)
-      cudaMemcpyAsync(static_cast<const DLTensor*>(s.list[i]->grad)->data,
-                      static_cast<const DLTensor*>(fresh[i])->data,
-                      static_cast<size_t>(fresh[i].bytes()), cudaMemcpyDeviceToDevice, stream_);
-    s.run(stream_);
-    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    std::vector<std::pair<const tensor*, const tensor*>> late;
+    for (size_t i = 0; i < fresh.size(); ++i) late.emplace_back(&s.list[i]->grad, &fresh[i]);
+    run_behind_arrival(late, [&] { s.run(stream_); });
     s.check(4);
   }
-  cudaFree(ballast);
 }
 
 TEST_F(adamw_cuda, allocates_nothing) {
@@ -131,15 +123,11 @@ TEST_F(adamw_cuda, gives_the_bits_of_the_cpu) {
 }
 
 TEST_F(adamw_cuda, follows_the_tensors_device_not_the_current_one) {
-  int devices = 0, current = -1;
-  cudaGetDeviceCount(&devices);
-  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  const step s({kDLCUDA, 1});
-  s.run(nullptr);
-  s.check(1);
-  cudaGetDevice(&current);
-  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+  run_beside_the_current_device([](DLDevice second) {
+    const step s(second);
+    s.run(nullptr);
+    s.check(1);
+  });
 }
 
 }  // namespace

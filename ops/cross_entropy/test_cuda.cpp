@@ -59,9 +59,6 @@ TEST_F(cross_entropy_cuda, captured_calls_replay_on_new_data) {
 // B35: the targets arrive on a side stream behind a long fill; whoever runs elsewhere reads old
 // ones.
 TEST_F(cross_entropy_cuda, works_on_the_callers_stream) {
-  constexpr int64_t ballast_bytes = 512 << 20;
-  void* ballast = nullptr;
-  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
   for (const int64_t v : rung_vocabularies) {
     SCOPED_TRACE(v);
     mean_call call(v);
@@ -70,17 +67,12 @@ TEST_F(cross_entropy_cuda, works_on_the_callers_stream) {
     for (int run = 0; run < 10; ++run) {
       call.t.store(std::vector<double>(mean_call::rows, 1));
       call.d.poison();
-      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
-      cudaMemcpyAsync(static_cast<const DLTensor*>(call.t)->data,
-                      static_cast<const DLTensor*>(fresh)->data,
-                      static_cast<size_t>(call.t.bytes()), cudaMemcpyDeviceToDevice, stream_);
-      ninefold::cross_entropy_forward_backward(call.args, stream_);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      run_behind_arrival({{&call.t, &fresh}},
+                         [&] { ninefold::cross_entropy_forward_backward(call.args, stream_); });
       call.check();
       if (HasFailure()) break;
     }
   }
-  cudaFree(ballast);
 }
 
 TEST_F(cross_entropy_cuda, allocates_nothing) {
@@ -89,17 +81,13 @@ TEST_F(cross_entropy_cuda, allocates_nothing) {
 }
 
 TEST_F(cross_entropy_cuda, follows_the_tensors_device_not_the_current_one) {
-  int devices = 0, current = -1;
-  cudaGetDeviceCount(&devices);
-  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  for (const int64_t v : rung_vocabularies) {
-    const mean_call call(v, {kDLCUDA, 1});
-    ninefold::cross_entropy_forward_backward(call.args);
-    call.check();
-  }
-  cudaGetDevice(&current);
-  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+  run_beside_the_current_device([](DLDevice second) {
+    for (const int64_t v : rung_vocabularies) {
+      const mean_call call(v, second);
+      ninefold::cross_entropy_forward_backward(call.args);
+      call.check();
+    }
+  });
 }
 
 }  // namespace

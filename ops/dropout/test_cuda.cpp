@@ -95,9 +95,6 @@ TEST_F(dropout_cuda, a_replay_reads_the_seed_of_its_time) {
 // B35: the input arrives on a side stream behind a long fill; whoever runs elsewhere reads old
 // data.
 TEST_F(dropout_cuda, works_on_the_callers_stream) {
-  constexpr int64_t ballast_bytes = 512 << 20;
-  void* ballast = nullptr;
-  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
   for (const auto& [rung, n] : rung_sizes) {
     SCOPED_TRACE(rung);
     step s(rung, n);
@@ -106,16 +103,10 @@ TEST_F(dropout_cuda, works_on_the_callers_stream) {
     for (int run = 0; run < 5 && !HasFailure(); ++run) {
       s.refill(4);
       s.x.fill_normal(5);
-      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
-      cudaMemcpyAsync(static_cast<const DLTensor*>(s.x)->data,
-                      static_cast<const DLTensor*>(fresh)->data, static_cast<size_t>(s.x.bytes()),
-                      cudaMemcpyDeviceToDevice, stream_);
-      s.run(stream_);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      run_behind_arrival({{&s.x, &fresh}}, [&] { s.run(stream_); });
       s.check(4);
     }
   }
-  cudaFree(ballast);
 }
 
 TEST_F(dropout_cuda, allocates_nothing) {
@@ -126,17 +117,13 @@ TEST_F(dropout_cuda, allocates_nothing) {
 }
 
 TEST_F(dropout_cuda, follows_the_tensors_device_not_the_current_one) {
-  int devices = 0, current = -1;
-  cudaGetDeviceCount(&devices);
-  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  for (const auto& [rung, n] : rung_sizes) {
-    const step s(rung, n, {kDLCUDA, 1});
-    s.run(nullptr);
-    s.check(1);
-  }
-  cudaGetDevice(&current);
-  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+  run_beside_the_current_device([](DLDevice second) {
+    for (const auto& [rung, n] : rung_sizes) {
+      const step s(rung, n, second);
+      s.run(nullptr);
+      s.check(1);
+    }
+  });
 }
 
 }  // namespace

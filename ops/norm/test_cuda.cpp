@@ -112,9 +112,6 @@ TEST_F(norm_cuda, captured_calls_replay_with_new_data_and_new_masks) {
 // B35: the input arrives on a side stream behind a long fill; whoever runs elsewhere reads old
 // data. The second stage of the weights' gradients may begin early, but not before the first.
 TEST_F(norm_cuda, works_on_the_callers_stream) {
-  constexpr int64_t ballast_bytes = 512 << 20;
-  void* ballast = nullptr;
-  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
   for (const int64_t n : rung_widths) {
     SCOPED_TRACE(n);
     step s(n);
@@ -123,16 +120,10 @@ TEST_F(norm_cuda, works_on_the_callers_stream) {
     for (int run = 0; run < 10 && !HasFailure(); ++run) {
       s.refill(4);
       s.x.fill_normal(5);
-      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
-      cudaMemcpyAsync(static_cast<const DLTensor*>(s.x)->data,
-                      static_cast<const DLTensor*>(fresh)->data, static_cast<size_t>(s.x.bytes()),
-                      cudaMemcpyDeviceToDevice, stream_);
-      s.run(stream_);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      run_behind_arrival({{&s.x, &fresh}}, [&] { s.run(stream_); });
       s.check(4);
     }
   }
-  cudaFree(ballast);
 }
 
 TEST_F(norm_cuda, allocates_nothing) {
@@ -141,17 +132,13 @@ TEST_F(norm_cuda, allocates_nothing) {
 }
 
 TEST_F(norm_cuda, follows_the_tensors_device_not_the_current_one) {
-  int devices = 0, current = -1;
-  cudaGetDeviceCount(&devices);
-  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  for (const int64_t n : rung_widths) {
-    const step s(n, {kDLCUDA, 1});
-    s.run(nullptr);
-    s.check(1);
-  }
-  cudaGetDevice(&current);
-  EXPECT_EQ(current, 0) << "the caller's current device was changed";
+  run_beside_the_current_device([](DLDevice second) {
+    for (const int64_t n : rung_widths) {
+      const step s(n, second);
+      s.run(nullptr);
+      s.check(1);
+    }
+  });
 }
 
 }  // namespace

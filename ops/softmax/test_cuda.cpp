@@ -40,9 +40,6 @@ TEST_F(softmax_cuda, captured_calls_replay_on_new_data) {
 // B35: the input arrives on a side stream behind a long fill; whoever runs elsewhere reads old
 // data.
 TEST_F(softmax_cuda, works_on_the_callers_stream) {
-  constexpr int64_t ballast_bytes = 512 << 20;
-  void* ballast = nullptr;
-  ASSERT_EQ(cudaMalloc(&ballast, ballast_bytes), cudaSuccess);
   for (const int64_t n : rung_lengths) {
     SCOPED_TRACE(n);
     const layout where{{5, n}};
@@ -54,20 +51,15 @@ TEST_F(softmax_cuda, works_on_the_callers_stream) {
     for (int run = 0; run < 20; ++run) {
       x.fill_normal(8);
       y.poison();
-      const auto size = static_cast<size_t>(x.bytes());
-      for (int i = 0; i < 4; ++i) cudaMemsetAsync(ballast, i, ballast_bytes, stream_);
-      cudaMemcpyAsync(static_cast<const DLTensor*>(x)->data,
-                      static_cast<const DLTensor*>(fresh)->data, size, cudaMemcpyDeviceToDevice,
-                      stream_);
-      ninefold::softmax({.x = x, .y = y}, stream_);
-      cudaMemcpyAsync(result.data(), static_cast<const DLTensor*>(y)->data, size,
-                      cudaMemcpyDeviceToHost, stream_);
-      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      run_behind_arrival({{&x, &fresh}}, [&] {
+        ninefold::softmax({.x = x, .y = y}, stream_);
+        cudaMemcpyAsync(result.data(), static_cast<const DLTensor*>(y)->data,
+                        static_cast<size_t>(y.bytes()), cudaMemcpyDeviceToHost, stream_);
+      });
       const std::vector<double> values(result.begin(), result.end());
       ASSERT_TRUE(verify::compare(values, expected.values, expected.allowed).passed());
     }
   }
-  cudaFree(ballast);
 }
 
 TEST_F(softmax_cuda, allocates_nothing) {
@@ -81,23 +73,18 @@ TEST_F(softmax_cuda, allocates_nothing) {
 }
 
 TEST_F(softmax_cuda, follows_the_tensors_device_not_the_current_one) {
-  int devices = 0, current = -1;
-  cudaGetDeviceCount(&devices);
-  if (devices < 2) GTEST_SKIP() << "needs two CUDA devices";
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  const DLDevice second{kDLCUDA, 1};
-  for (const int64_t n : rung_lengths) {
-    tensor x(f32, {{4, n}}, second), y(f32, {{4, n}}, second);
-    x.fill_normal(1);
-    ninefold::softmax({.x = x, .y = y});
-    EXPECT_TRUE(matches(y, reference::softmax({.cols = n}, x.load())));
-  }
-  cudaGetDevice(&current);
-  EXPECT_EQ(current, 0) << "the caller's current device was changed";
-  tensor here(f32, {{4, 8}}, verify::cuda_device), there(f32, {{4, 8}}, second);
-  const nf_softmax_args args{.x = here, .y = there};
-  EXPECT_TRUE(
-      verify::fails(nf_softmax_forward(&args, nullptr), NF_INVALID_ARGUMENT, {"y", "device"}));
+  run_beside_the_current_device([](DLDevice second) {
+    for (const int64_t n : rung_lengths) {
+      tensor x(f32, {{4, n}}, second), y(f32, {{4, n}}, second);
+      x.fill_normal(1);
+      ninefold::softmax({.x = x, .y = y});
+      EXPECT_TRUE(matches(y, reference::softmax({.cols = n}, x.load())));
+    }
+    tensor here(f32, {{4, 8}}, verify::cuda_device), there(f32, {{4, 8}}, second);
+    const nf_softmax_args args{.x = here, .y = there};
+    EXPECT_TRUE(
+        verify::fails(nf_softmax_forward(&args, nullptr), NF_INVALID_ARGUMENT, {"y", "device"}));
+  });
 }
 
 // A call after a failed one works: an error that CUDA keeps must not be taken for this call's.
