@@ -115,6 +115,30 @@ struct spoilt {
   spoilt(const spoilt&) = delete;
 };
 
+// Ways to spoil an argument that none can bear, whatever its name.
+inline bool without_data(const std::string&, spoilt& bad) {
+  bad.view.data = nullptr;
+  return true;
+}
+inline bool of_rank_9(const std::string&, spoilt& bad) {
+  bad.view.ndim = 9;
+  std::fill(bad.shape, bad.shape + 9, 1);
+  bad.view.strides = nullptr;
+  return true;
+}
+inline bool of_negative_size(const std::string&, spoilt& bad) {
+  bad.shape[0] = -1;
+  return true;
+}
+inline bool on_vulkan(const std::string&, spoilt& bad) {
+  bad.view.device = {kDLVulkan, 0};
+  return true;
+}
+inline bool on_a_missing_device(const std::string&, spoilt& bad) {
+  bad.view.device = {kDLCUDA, 4096};
+  return true;
+}
+
 // Which rung ran last, as nf_last_launch() tells.
 inline std::string last_rung() {
   const std::string text = nf_last_launch();

@@ -116,18 +116,8 @@ TEST_P(adamw_wrong_input, null_arguments) {
 }
 
 TEST_P(adamw_wrong_input, data_shapes_and_strides) {
-  each_tensor_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.data = nullptr;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
-  each_tensor_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.shape[0] = -1;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_tensor_fails(verify::without_data, NF_INVALID_ARGUMENT);
+  each_tensor_fails(verify::of_negative_size, NF_INVALID_ARGUMENT);
   each_tensor_fails(
       [](const std::string& name, spoilt& bad) {
         std::swap(bad.shape[0], bad.shape[1]);
@@ -135,14 +125,7 @@ TEST_P(adamw_wrong_input, data_shapes_and_strides) {
         return name != "param";
       },
       NF_INVALID_ARGUMENT);
-  each_tensor_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.ndim = 9;
-        std::fill(bad.shape, bad.shape + 9, 1);
-        bad.view.strides = nullptr;
-        return true;
-      },
-      NF_UNSUPPORTED);
+  each_tensor_fails(verify::of_rank_9, NF_UNSUPPORTED);
   for (const auto& [rows, cols] : {std::pair{4, 1}, {1, 2}, {0, 1}, {-3, 1}})
     each_tensor_fails(
         [&](const std::string&, spoilt& bad) {
@@ -190,18 +173,8 @@ TEST_P(adamw_wrong_input, dtypes) {
 }
 
 TEST_P(adamw_wrong_input, devices) {
-  each_tensor_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLVulkan, 0};
-        return true;
-      },
-      NF_UNSUPPORTED);
-  each_tensor_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLCUDA, 4096};
-        return true;
-      },
-      NF_UNAVAILABLE);
+  each_tensor_fails(verify::on_vulkan, NF_UNSUPPORTED);
+  each_tensor_fails(verify::on_a_missing_device, NF_UNAVAILABLE);
   if (on_cuda())
     each_tensor_fails(
         [](const std::string&, spoilt& bad) {

@@ -163,12 +163,7 @@ TEST_P(cross_entropy_wrong_input, null_arguments) {
 }
 
 TEST_P(cross_entropy_wrong_input, null_data) {
-  each_argument_fails(
-      [](const char*, spoilt& bad) {
-        bad.view.data = nullptr;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_argument_fails(verify::without_data, NF_INVALID_ARGUMENT);
 }
 
 TEST_P(cross_entropy_wrong_input, dtypes) {
@@ -199,14 +194,7 @@ TEST_P(cross_entropy_wrong_input, dtypes) {
 }
 
 TEST_P(cross_entropy_wrong_input, shapes_and_ranks) {
-  each_argument_fails(
-      [](const char*, spoilt& bad) {
-        bad.view.ndim = 9;
-        std::fill(bad.shape, bad.shape + 9, 1);
-        bad.view.strides = nullptr;
-        return true;
-      },
-      NF_UNSUPPORTED);
+  each_argument_fails(verify::of_rank_9, NF_UNSUPPORTED);
   each_argument_fails(
       [](const char* name, spoilt& bad) {
         if (std::strcmp(name, "workspace") == 0) {
@@ -242,18 +230,8 @@ TEST_P(cross_entropy_wrong_input, shapes_and_ranks) {
 }
 
 TEST_P(cross_entropy_wrong_input, devices) {
-  each_argument_fails(
-      [](const char*, spoilt& bad) {
-        bad.view.device = {kDLVulkan, 0};
-        return true;
-      },
-      NF_UNSUPPORTED);
-  each_argument_fails(
-      [](const char*, spoilt& bad) {
-        bad.view.device = {kDLCUDA, 4096};
-        return true;
-      },
-      NF_UNAVAILABLE);
+  each_argument_fails(verify::on_vulkan, NF_UNSUPPORTED);
+  each_argument_fails(verify::on_a_missing_device, NF_UNAVAILABLE);
   if (on_cuda())
     each_argument_fails(
         [](const char* name, spoilt& bad) {

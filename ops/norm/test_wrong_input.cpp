@@ -158,12 +158,7 @@ TEST_P(norm_wrong_input, null_arguments) {
 }
 
 TEST_P(norm_wrong_input, null_data) {
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.data = nullptr;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_argument_fails(verify::without_data, NF_INVALID_ARGUMENT);
 }
 
 TEST_P(norm_wrong_input, dtypes) {
@@ -201,14 +196,7 @@ TEST_P(norm_wrong_input, dtypes) {
 }
 
 TEST_P(norm_wrong_input, shapes_and_ranks) {
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.ndim = 9;
-        std::fill(bad.shape, bad.shape + 9, 1);
-        bad.view.strides = nullptr;
-        return true;
-      },
-      NF_UNSUPPORTED);
+  each_argument_fails(verify::of_rank_9, NF_UNSUPPORTED);
   each_argument_fails(
       [](const std::string& name, spoilt& bad) {
         bad.shape[bad.view.ndim - 1] = name == "workspace" ? 15 : bad.shape[bad.view.ndim - 1] - 1;
@@ -216,12 +204,7 @@ TEST_P(norm_wrong_input, shapes_and_ranks) {
         return name != "x" && name != "residual_out";
       },
       NF_INVALID_ARGUMENT);
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.shape[0] = -1;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_argument_fails(verify::of_negative_size, NF_INVALID_ARGUMENT);
   nf_norm_args args = good();
   spoilt scalar(args.x);
   scalar.view.ndim = 0;
@@ -235,18 +218,8 @@ TEST_P(norm_wrong_input, shapes_and_ranks) {
 }
 
 TEST_P(norm_wrong_input, devices) {
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLVulkan, 0};
-        return true;
-      },
-      NF_UNSUPPORTED);
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLCUDA, 4096};
-        return true;
-      },
-      NF_UNAVAILABLE);
+  each_argument_fails(verify::on_vulkan, NF_UNSUPPORTED);
+  each_argument_fails(verify::on_a_missing_device, NF_UNAVAILABLE);
   if (on_cuda())
     each_argument_fails(
         [](const std::string& name, spoilt& bad) {

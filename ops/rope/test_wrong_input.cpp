@@ -98,12 +98,7 @@ TEST_P(rope_wrong_input, nulls) {
     args.*at = nullptr;
     fails(args, NF_INVALID_ARGUMENT, {"rope: ", name});
   }
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.data = nullptr;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_argument_fails(verify::without_data, NF_INVALID_ARGUMENT);
 }
 
 TEST_P(rope_wrong_input, dtypes) {
@@ -128,14 +123,7 @@ TEST_P(rope_wrong_input, dtypes) {
 }
 
 TEST_P(rope_wrong_input, shapes_and_ranks) {
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.ndim = 9;
-        std::fill(bad.shape, bad.shape + 9, 1);
-        bad.view.strides = nullptr;
-        return true;
-      },
-      NF_UNSUPPORTED);
+  each_argument_fails(verify::of_rank_9, NF_UNSUPPORTED);
   each_argument_fails(
       [](const std::string&, spoilt& bad) {
         bad.view.ndim += bad.view.ndim == 4 ? -1 : 1;
@@ -158,12 +146,7 @@ TEST_P(rope_wrong_input, shapes_and_ranks) {
         return name != "q" && name != "cu_seqlens" && name != "cos";
       },
       NF_INVALID_ARGUMENT);
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.shape[0] = -1;
-        return true;
-      },
-      NF_INVALID_ARGUMENT);
+  each_argument_fails(verify::of_negative_size, NF_INVALID_ARGUMENT);
   nf_rope_args args = good();
   spoilt batches(args.q);
   args.k = args.k_out = args.cos = args.sin = args.offsets = nullptr;
@@ -180,18 +163,8 @@ TEST_P(rope_wrong_input, shapes_and_ranks) {
 }
 
 TEST_P(rope_wrong_input, devices) {
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLVulkan, 0};
-        return true;
-      },
-      NF_UNSUPPORTED);
-  each_argument_fails(
-      [](const std::string&, spoilt& bad) {
-        bad.view.device = {kDLCUDA, 4096};
-        return true;
-      },
-      NF_UNAVAILABLE);
+  each_argument_fails(verify::on_vulkan, NF_UNSUPPORTED);
+  each_argument_fails(verify::on_a_missing_device, NF_UNAVAILABLE);
   if (on_cuda())
     each_argument_fails(
         [](const std::string& name, spoilt& bad) {
