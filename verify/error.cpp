@@ -1,5 +1,6 @@
 #include "verify/error.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -57,6 +58,17 @@ error_report compare(std::span<const double> out, std::span<const double> refere
   if (allowed.size() != reference.size())
     throw std::invalid_argument("verify::compare: an allowance and a reference of unlike size");
   return compare_with(out, reference, [&](size_t i) { return allowed[i]; });
+}
+
+void error_report::add(const error_report& other) {
+  if (rel_l2 == 0) rel_l2 = other.rel_l2;
+  if (other.worst > worst) {
+    worst = other.worst;
+    worst_index = other.worst_index;
+  }
+  mismatched_specials += other.mismatched_specials;
+  flushed = std::max(flushed, other.flushed);
+  unwritten += other.unwritten;
 }
 
 std::string error_report::text() const {

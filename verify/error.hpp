@@ -16,6 +16,8 @@ struct error_report {
   int64_t mismatched_specials = 0;  // NaN, inf or -inf on one side only, or of unlike sign
   double flushed = 0;  // of the reference's elements that are not 0, the share that came out as 0
   int64_t unwritten = 0;  // elements that still held the poison (set by the caller)
+  // That of several outputs is that of the worst, with the first one's relative error.
+  void add(const error_report& other);
   bool passed() const { return worst <= 1 && mismatched_specials == 0 && unwritten == 0; }
   std::string text() const;  // one line for people
 };

@@ -56,9 +56,10 @@ class activated : public problem {
   verify::error_report check() override {
     if (expected_.values.empty()) expect();
     verify::error_report report;
-    add(report, out_, out_.load_rows(rows_), expected_);
-    if (case_.backward && case_.gated) add(report, dup_, dup_.load_rows(rows_), expected_dup_);
-    if (case_.backward && case_.bias) add(report, dbias_, dbias_.load(), expected_dbias_);
+    report.add(judge(out_, out_.load_rows(rows_), expected_));
+    if (case_.backward && case_.gated)
+      report.add(judge(dup_, dup_.load_rows(rows_), expected_dup_));
+    if (case_.backward && case_.bias) report.add(judge(dbias_, dbias_.load(), expected_dbias_));
     return report;
   }
   std::vector<contender> contenders() override {
@@ -142,17 +143,6 @@ class activated : public problem {
       }
     }
     expected_dbias_ = reference::bias_gradient(case_.type, sums, {});
-  }
-
-  // The report of several outputs is that of the worst, with the first one's relative error.
-  static void add(verify::error_report& to, const tensor& out, std::span<const double> values,
-                  const verify::expectation& expected) {
-    const verify::error_report from = verify::compare(values, expected.values, expected.allowed);
-    if (to.rel_l2 == 0) to.rel_l2 = from.rel_l2;
-    to.worst = std::max(to.worst, from.worst);
-    to.mismatched_specials += from.mismatched_specials;
-    to.unwritten += out.count_poison();
-    if (!out.canaries_intact()) to.worst = verify::infinity;
   }
 
   activation_case case_;

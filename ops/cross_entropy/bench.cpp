@@ -92,12 +92,12 @@ class cross_entropy_problem : public problem {
     if (expected_.dlogits.values.empty()) expect();
     verify::error_report report;
     if (case_.gradient)
-      add(report, verify::compare(gradient().load_rows(rows_), expected_.dlogits.values,
-                                  expected_.dlogits.allowed));
+      report.add(verify::compare(gradient().load_rows(rows_), expected_.dlogits.values,
+                                 expected_.dlogits.allowed));
     if (case_.gradient && !case_.in_place) report.unwritten = other_.count_poison();
     if (case_.loss) {
-      add(report, verify::compare(per_token(token_loss_), expected_.token_loss.values,
-                                  expected_.token_loss.allowed));
+      report.add(verify::compare(per_token(token_loss_), expected_.token_loss.values,
+                                 expected_.token_loss.allowed));
       report.unwritten += token_loss_.count_poison();
     }
     if (!gradient().canaries_intact() || !token_loss_.canaries_intact())
@@ -125,15 +125,6 @@ class cross_entropy_problem : public problem {
   }
 
  private:
-  // The report of several outputs is that of the worst; the gradient's, where there is one, says
-  // how far off and how much of it became 0.
-  static void add(verify::error_report& to, const verify::error_report& from) {
-    if (to.rel_l2 == 0) to.rel_l2 = from.rel_l2;
-    to.flushed = std::max(to.flushed, from.flushed);
-    to.worst = std::max(to.worst, from.worst);
-    to.mismatched_specials += from.mismatched_specials;
-  }
-
   tensor tensor_of_normals(int64_t count) const {
     tensor t(f32, {{count}});
     t.fill_normal(11);

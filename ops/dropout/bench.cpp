@@ -47,11 +47,7 @@ class dropped : public problem {
   void poison() override { out_.poison(); }
   verify::error_report check() override {
     if (expected_.values.empty()) expect();
-    verify::error_report report =
-        verify::compare(out_.load_rows(rows_), expected_.values, expected_.allowed);
-    report.unwritten = out_.count_poison();
-    if (!out_.canaries_intact()) report.worst = verify::infinity;
-    return report;
+    return judge(out_, out_.load_rows(rows_), expected_);
   }
   std::vector<contender> contenders() override {
     const bool cuda = case_.device.device_type != kDLCPU;

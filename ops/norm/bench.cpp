@@ -78,17 +78,6 @@ class normalised : public problem {
     if (case_.layer && case_.forward) s.bias = bias_.load();
     return s;
   }
-  // The report of several outputs is that of the worst, with the first one's relative error.
-  static void add(verify::error_report& to, const tensor& out, std::span<const double> values,
-                  const verify::expectation& expected) {
-    const verify::error_report from = verify::compare(values, expected.values, expected.allowed);
-    if (to.rel_l2 == 0) to.rel_l2 = from.rel_l2;
-    to.worst = std::max(to.worst, from.worst);
-    to.mismatched_specials += from.mismatched_specials;
-    to.unwritten += out.count_poison();
-    if (!out.canaries_intact()) to.worst = verify::infinity;
-  }
-
   norm_case case_;
   tensor h_, weight_, bias_, mean_, rstd_;
   std::vector<int64_t> rows_;
@@ -127,9 +116,10 @@ class forward_norm : public normalised {
                                           static_cast<int64_t>(rows_.size()));
     }
     verify::error_report report;
-    add(report, y_, y_.load_rows(rows_), expected_.y);
+    report.add(judge(y_, y_.load_rows(rows_), expected_.y));
     if (case_.residual)
-      add(report, h_, h_.load_rows(rows_), {expected_h_, std::vector<double>(expected_h_.size())});
+      report.add(
+          judge(h_, h_.load_rows(rows_), {expected_h_, std::vector<double>(expected_h_.size())}));
     return report;
   }
   std::vector<buffer> buffers() override {
@@ -206,9 +196,9 @@ class backward_norm : public normalised {
   }
   verify::error_report& check_gradients(verify::error_report& report) {
     if (expected_.dh.values.empty()) expect();
-    add(report, dx_, dx_.load_rows(rows_), expected_.dh);
-    add(report, dweight_, dweight_.load(), expected_.dweight);
-    if (case_.layer) add(report, dbias_, dbias_.load(), expected_.dbias);
+    report.add(judge(dx_, dx_.load_rows(rows_), expected_.dh));
+    report.add(judge(dweight_, dweight_.load(), expected_.dweight));
+    if (case_.layer) report.add(judge(dbias_, dbias_.load(), expected_.dbias));
     return report;
   }
 
@@ -275,7 +265,7 @@ class both_norm : public backward_norm {
     const reference::norm_forward_result forward =
         reference::norm_forward(spec(), h, case_.cols, static_cast<int64_t>(rows_.size()));
     verify::error_report report;
-    add(report, y_, y_.load_rows(rows_), forward.y);
+    report.add(judge(y_, y_.load_rows(rows_), forward.y));
     return check_gradients(report);
   }
   std::vector<buffer> buffers() override {

@@ -45,11 +45,7 @@ class normalisation : public problem {
 
   verify::error_report check() override {
     if (expected_.values.empty()) expected_ = expect(rows_);
-    verify::error_report report =
-        verify::compare(output().load_rows(rows_), expected_.values, expected_.allowed);
-    report.unwritten = output().count_poison();
-    if (!output().canaries_intact()) report.worst = std::numeric_limits<double>::infinity();
-    return report;
+    return judge(output(), output().load_rows(rows_), expected_);
   }
 
   void poison() override { output().poison(); }
