@@ -21,16 +21,17 @@ struct row_layout {
   int64_t col_stride[kTensors] = {};
 };
 
-#ifdef __CUDACC__
-#define NF_HOST_DEVICE __host__ __device__
-#else
-#define NF_HOST_DEVICE
-#endif
 #ifdef __CUDA_ARCH__
 #define NF_ROLLED _Pragma("unroll 1")
 #else
 #define NF_ROLLED
 #endif
+
+// Whether the columns of tensor `t` are side by side.
+template <int kTensors>
+inline bool columns_side_by_side(const row_layout<kTensors>& layout, int t) {
+  return layout.col_stride[t] == 1 || layout.cols <= 1;
+}
 
 // Where row `row` of tensor `t` begins, in elements. All int64 from the first factor on.
 template <int kTensors>

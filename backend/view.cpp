@@ -183,6 +183,15 @@ view check_view(const char* op, const char* what, const DLTensor* tensor, int le
   return v;
 }
 
+view check_one_element(const char* op, const char* what, const DLTensor* tensor, dtype type,
+                       const view& like) {
+  const view v = check_view(op, what, tensor, 0);
+  require_dtype(op, v, type);
+  require_one_element(op, v);
+  require_same_device(op, like, v);
+  return v;
+}
+
 void require_float(const char* op, const view& v) {
   if (v.type == dtype::f32 || v.type == dtype::f16 || v.type == dtype::bf16) return;
   fail(NF_UNSUPPORTED, "%s: %s: expected fp32, fp16 or bf16, got %s", op, v.name, name_of(v.type));

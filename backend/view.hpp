@@ -6,12 +6,22 @@
 #include <array>
 #include <cstdint>
 
+#include "backend/host_device.hpp"
+
 namespace ninefold {
 
 enum class dtype : uint8_t { f32, f16, bf16, boolean, i32, i64 };
 
 int64_t size_of(dtype type);
 const char* name_of(dtype type);
+
+// A checked nf_integer: known, or where it will be when the work runs.
+struct integer {
+  const int64_t* at = nullptr;
+  int64_t value = 0;
+
+  NF_HOST_DEVICE uint64_t get() const { return static_cast<uint64_t>(at ? *at : value); }
+};
 
 struct view {
   const char* name;  // the argument, for messages
@@ -28,6 +38,11 @@ struct view {
 // 0, an extent that fits in 63 bits, memory that is there and aligned to its element. `what` names
 // it.
 view check_view(const char* op, const char* what, const DLTensor* tensor, int least_rank = 1);
+
+// Checks an argument that is one element (rank 0, or every size 1) of `type` on the device of
+// `like`.
+view check_one_element(const char* op, const char* what, const DLTensor* tensor, dtype type,
+                       const view& like);
 
 void require_float(const char* op, const view& v);  // fp32, fp16 or bf16
 void require_dtype(const char* op, const view& v, dtype type);

@@ -11,17 +11,9 @@
 #include <cstdint>
 
 #include "backend/cpu/parallel.hpp"
-#include "backend/rows.hpp"
+#include "backend/pointwise.hpp"
 
 namespace ninefold::cpu {
-
-template <int kIn, int kOut>
-struct pointwise_tensors {
-  static constexpr int inputs = kIn, outputs = kOut;
-  row_layout<kIn + kOut> layout;  // inputs, then outputs
-  const void* in[kIn];
-  void* out[kOut];
-};
 
 // A piece of a row: where it is in each tensor, and which elements it has.
 template <class T, int kIn, int kOut>

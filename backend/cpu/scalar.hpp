@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "backend/view.hpp"
+
 namespace ninefold::cpu {
 
 struct f16 {
@@ -69,6 +71,23 @@ inline f16 from_float<f16>(float x) {
     half = (magnitude - ((127u - 15u) << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
   }
   return {static_cast<uint16_t>(sign | half)};
+}
+
+// One element of a tensor whose dtype is known when the work runs.
+inline float number_at(const void* data, dtype type, int64_t i) {
+  if (type == dtype::f32) return static_cast<const float*>(data)[i];
+  if (type == dtype::f16) return to_float(static_cast<const f16*>(data)[i]);
+  return to_float(static_cast<const bf16*>(data)[i]);
+}
+
+inline void set_number(void* data, dtype type, int64_t i, float value) {
+  if (type == dtype::f32) {
+    static_cast<float*>(data)[i] = value;
+  } else if (type == dtype::f16) {
+    static_cast<f16*>(data)[i] = from_float<f16>(value);
+  } else {
+    static_cast<bf16*>(data)[i] = from_float<bf16>(value);
+  }
 }
 
 }  // namespace ninefold::cpu

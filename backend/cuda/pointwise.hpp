@@ -11,17 +11,9 @@
 
 #include "backend/cuda/launch.hpp"
 #include "backend/cuda/vec.hpp"
-#include "backend/rows.hpp"
+#include "backend/pointwise.hpp"
 
 namespace ninefold::cuda {
-
-template <int kIn, int kOut>
-struct pointwise_tensors {
-  static constexpr int inputs = kIn, outputs = kOut;
-  row_layout<kIn + kOut> layout;  // inputs, then outputs
-  const void* in[kIn];
-  void* out[kOut];
-};
 
 // How many tensors the first two of a list are: one, where they lie in it in turn, element by
 // element ("a pair"), and then only the first is looked at.

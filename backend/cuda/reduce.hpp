@@ -97,21 +97,6 @@ __device__ inline sums<kCount> reduce_lanes(sums<kCount> v) {
   return v;
 }
 
-// Two, by name.
-struct two_sums {
-  float first, second;
-  __device__ static two_sums identity() { return {0.0f, 0.0f}; }
-};
-
-__device__ inline two_sums combine(two_sums a, two_sums b) {
-  return {a.first + b.first, a.second + b.second};
-}
-
-template <int kWidth>
-__device__ inline two_sums reduce_lanes(two_sums v) {
-  return {reduce_lanes<kWidth>(sum{v.first}).total, reduce_lanes<kWidth>(sum{v.second}).total};
-}
-
 // The largest value and the lowest place where it stands; -1 where nothing is above -inf.
 struct largest_at {
   float value;

@@ -15,7 +15,6 @@
  *   g    = grad * grad_scale * min(1, max_grad_norm / (norm + 1e-6))                          */
 #pragma once
 
-#include <ninefold/norm.h> /* nf_integer */
 #include <ninefold/types.h>
 
 #ifdef __cplusplus

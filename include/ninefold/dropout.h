@@ -6,14 +6,14 @@
  *
  * The gradient that arrives at y is the residual's as it is: no work, and no argument here.
  *
- * An element is dropped with probability p. Which ones is a function of (seed, offset, logical
- * index of the element) and nothing else: not of strides, dtype, device, threads or kernels
+ * An element is dropped with probability p, to the nearest 2^-16. The factor is that of the rounded
+ * p as well, so the rounding moves no mean. Which ones are dropped is a function of (seed, offset,
+ * logical index of the element) and nothing else: not of strides, dtype, device, threads or kernels
  * (Philox4x32-10, docs/numerics.md). The index counts in row-major order over the shape. Nothing is
  * kept for the backward, which makes the mask again from the same numbers. The norms' dropout with
  * the same numbers drops the same elements. */
 #pragma once
 
-#include <ninefold/norm.h> /* nf_integer */
 #include <ninefold/types.h>
 
 #ifdef __cplusplus
@@ -37,17 +37,17 @@ typedef struct nf_dropout_args {
   /* All 64 bits of each count. Read when the work runs, so that a captured graph replays with the
    * masks of what lies there then. Use another offset for each call of a step. */
   nf_integer seed, offset;
-  const char*
-      rung; /* NULL: chosen by layout. CPU: "scalar", "stream". CUDA: "scalar", "vector16" */
+  const char* rung; /* NULL: chosen by layout and size. CPU: "scalar", "stream". CUDA: "scalar",
+                       "vector16", "vector64" */
 } nf_dropout_args;
 
 /* y. A kept element is x * s, or with a residual fma(x, s, residual), in fp32 with s the fp32
- * number nearest to 1 / (1 - p), and then rounded to the dtype. A dropped one is 0, or the
- * residual. That is a choice and no product: x may be infinite or NaN there. Exact cases, alike on
- * CPU and CUDA:
- *  - p = 0 keeps everything: without a residual y is x bit for bit, with one it is x + residual,
- *    rounded once. Seed and offset are not read;
- *  - p = 1 drops everything: y is +0, or the residual bit for bit. Nothing is divided by 0.
+ * number nearest to 1 / (1 - p) for the rounded p, and then rounded to the dtype. A dropped one is
+ * 0, or the residual. That is a choice and no product: x may be infinite or NaN there. Exact cases,
+ * alike on CPU and CUDA:
+ *  - p = 0, or below 2^-17, keeps everything: without a residual y is x bit for bit, with one it is
+ *    x + residual, rounded once. Seed and offset are not read;
+ *  - p = 1, or from 1 - 2^-17 on, drops everything: y is +0, or the residual bit for bit.
  * Otherwise what is NaN stays NaN, but its payload is not specified. Any dimension may be 0.
  *
  * NF_INVALID_ARGUMENT: NULL where needed, unlike shapes, dtypes or devices, an overlap, a p outside

@@ -12,10 +12,11 @@
  *   d_residual = dh,   dx = dropout'(dh),   dweight = sum dy * xhat,   dbias = sum dy over the
  * rows.
  *
- * Dropout drops an element with probability p, and multiplies the others by 1 / (1 - p). Which ones
- * is a function of (seed, offset, logical index of the element) and nothing else: not of strides,
- * device, threads or kernels (Philox4x32-10, docs/numerics.md). The backward makes the mask again
- * from the same numbers; it is never stored. Dropped is selected, not multiplied by zero. */
+ * Dropout drops an element with probability p, which is dropout_p to the nearest 2^-16, and
+ * multiplies the others by 1 / (1 - p), so that rounding moves no mean. Which ones is a function of
+ * (seed, offset, logical index of the element) and nothing else: not of strides, device, threads or
+ * kernels (Philox4x32-10, docs/numerics.md). The backward makes the mask again from the same
+ * numbers; it is never stored. Dropped is selected, not multiplied by zero. */
 #pragma once
 
 #include <ninefold/types.h>
@@ -23,12 +24,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* An integer, like nf_scalar: one int64 element on the call's device, or a value. */
-typedef struct nf_integer {
-  const DLTensor* tensor;
-  int64_t value; /* where tensor is NULL */
-} nf_integer;
 
 typedef enum nf_norm_rounding NF_ENUM_BASE {
   /* All of it in fp32 and one rounding, at the store of y. PyTorch's rule and, with weight_offset
@@ -83,7 +78,8 @@ typedef struct nf_norm_args {
   double eps;                /* 0 means 1e-5, for both kinds. Not negative; an fp32 number */
   double weight_offset;      /* added to the weight in fp32: Gemma's 1 */
   nf_norm_rounding rounding; /* 0: ROUND_ONCE. The backward takes rounding for the identity */
-  double dropout_p;          /* in [0, 1]. 0: none, exactly. 1: everything is dropped, exactly */
+  double dropout_p;          /* in [0, 1]. 0, or below 2^-17: none is dropped, exactly. 1, or from
+                                1 - 2^-17 on: everything is, exactly */
   nf_integer dropout_seed, dropout_offset; /* all 64 bits of each count. Read when the work runs;
                                               use another offset for each call of a step */
   int32_t accumulate; /* 1: the backward adds to what dweight and dbias hold, rounding once */

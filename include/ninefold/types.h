@@ -71,6 +71,12 @@ typedef struct nf_scalar {
   double value;           /* where tensor is NULL */
 } nf_scalar;
 
+/* An integer, like nf_scalar: one int64 element on the call's device, or a value. */
+typedef struct nf_integer {
+  const DLTensor* tensor;
+  int64_t value; /* where tensor is NULL */
+} nf_integer;
+
 /* What becomes of a value per token. */
 typedef enum nf_reduction NF_ENUM_BASE {
   NF_REDUCTION_MEAN = 0,

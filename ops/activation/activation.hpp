@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "backend/rows.hpp"
+#include "backend/pointwise.hpp"
 #include "backend/view.hpp"
 
 namespace ninefold {
@@ -66,40 +66,15 @@ struct activation_problem {
 // as pairs.
 inline bool columns_side_by_side(const activation_problem& p) {
   using problem = activation_problem;
-  const auto& layout = p.layout;
   bool good = true;
   for (int t = 0; t < problem::tensor_count; ++t) {
     const bool pair = p.interleaved && (t == problem::x_index || t == problem::up_index ||
                                         t == problem::dx_index || t == problem::dup_index);
     if (!p.data[static_cast<size_t>(t)]) continue;
     // A single column of a pair has its stride looked at too: what it reaches is wider than itself.
-    good &= layout.col_stride[t] == (pair ? 2 : 1) || (layout.cols <= 1 && !pair);
+    good &= pair ? p.layout.col_stride[t] == 2 : columns_side_by_side(p.layout, t);
   }
   return good;
-}
-
-// The tensors of one pointwise call, inputs first: Tensors is a backend's pointwise_tensors.
-template <class Tensors, size_t kIn, size_t kOut>
-Tensors tensors_of(const activation_problem& p, const std::array<int, kIn>& in,
-                   const std::array<int, kOut>& out) {
-  Tensors tensors{};
-  tensors.layout.rows = p.layout.rows;
-  tensors.layout.cols = p.layout.cols;
-  tensors.layout.dims = p.layout.dims;
-  for (int d = 0; d < NF_MAX_RANK; ++d) tensors.layout.size[d] = p.layout.size[d];
-  const auto enter = [&](size_t to, int from) {
-    tensors.layout.col_stride[to] = p.layout.col_stride[from];
-    for (int d = 0; d < NF_MAX_RANK; ++d) tensors.layout.stride[to][d] = p.layout.stride[from][d];
-  };
-  for (size_t i = 0; i < kIn; ++i) {
-    tensors.in[i] = p.data[static_cast<size_t>(in[i])];
-    enter(i, in[i]);
-  }
-  for (size_t i = 0; i < kOut; ++i) {
-    tensors.out[i] = p.data[static_cast<size_t>(out[i])];
-    enter(kIn + i, out[i]);
-  }
-  return tensors;
 }
 
 namespace cpu {

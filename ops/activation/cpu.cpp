@@ -23,9 +23,8 @@ struct span_of_row {
 };
 
 template <class T, bool kPairIn, bool kPairOut, bool kInOrder, int kIn, int kOut, class Body>
-HWY_INLINE void walk(const problem& p, const span_of_row& s, const std::array<int, kIn>& in,
-                     const std::array<int, kOut>& out, const Body& body) {
-  const auto tensors = tensors_of<pointwise_tensors<kIn, kOut>>(p, in, out);
+HWY_INLINE void walk(const pointwise_tensors<kIn, kOut>& tensors, const span_of_row& s,
+                     const Body& body) {
   pointwise_run<kPairIn, kPairOut, kInOrder>(piece_of<T>(tensors, s.row, s.from, s.count),
                                              s.past_caches, body);
 }
@@ -36,8 +35,8 @@ int bias_or_x(const problem& p) { return p.with_bias() ? p.bias_index : p.x_inde
 template <class T, activation_kind kKind>
 void ungated_forward(const problem& p, const span_of_row& s) {
   const bool biased = p.with_bias();
-  walk<T, false, false, false, 2, 1>(
-      p, s, {p.x_index, bias_or_x(p)}, {p.y_index},
+  walk<T, false, false, false>(
+      tensors_of<2>(p, p.x_index, bias_or_x(p), p.y_index), s,
       [=](lanes_at, const vec(&in)[2], vec(&out)[1]) NF_VECTOR {
         out[0] = curve_at<kKind>(biased ? hn::Add(in[0], in[1]) : in[0], 1.0f).value;
       });
@@ -48,8 +47,8 @@ void ungated_backward(const problem& p, const span_of_row& s) {
   const bool biased = p.with_bias();
   const int64_t first = s.row * p.layout.cols + s.from;
   float* const sums = s.sums;
-  walk<T, false, false, true, 3, 1>(
-      p, s, {p.x_index, bias_or_x(p), p.dy_index}, {p.dx_index},
+  walk<T, false, false, true>(
+      tensors_of<3>(p, p.x_index, bias_or_x(p), p.dy_index, p.dx_index), s,
       [=](lanes_at at, const vec(&in)[3], vec(&out)[1]) NF_VECTOR {
         const vec v = biased ? hn::Add(in[0], in[1]) : in[0];
         out[0] = passed_back<kKind>(v, in[2], curve_at<kKind>(v, 1.0f).slope);
@@ -66,16 +65,16 @@ void ungated_backward(const problem& p, const span_of_row& s) {
 template <class T, activation_kind kKind, bool kPair>
 void gated_forward(const problem& p, const span_of_row& s) {
   const gate_of<kKind> gate{p.alpha, p.limit};
-  walk<T, kPair, false, false, 2, 1>(p, s, {p.x_index, p.up_index}, {p.y_index},
-                                     [=](lanes_at, const vec(&in)[2], vec(&out)[1])
-                                         NF_VECTOR { out[0] = gate.forward(in[0], in[1]); });
+  walk<T, kPair, false, false>(tensors_of<2>(p, p.x_index, p.up_index, p.y_index), s,
+                               [=](lanes_at, const vec(&in)[2], vec(&out)[1])
+                                   NF_VECTOR { out[0] = gate.forward(in[0], in[1]); });
 }
 
 template <class T, activation_kind kKind, bool kPair>
 void gated_backward(const problem& p, const span_of_row& s) {
   const gate_of<kKind> gate{p.alpha, p.limit};
-  walk<T, kPair, kPair, false, 3, 2>(
-      p, s, {p.x_index, p.up_index, p.dy_index}, {p.dx_index, p.dup_index},
+  walk<T, kPair, kPair, false>(
+      tensors_of<3>(p, p.x_index, p.up_index, p.dy_index, p.dx_index, p.dup_index), s,
       [=](lanes_at, const vec(&in)[3], vec(&out)[2])
           NF_VECTOR { gate.backward(in[0], in[1], in[2], out[0], out[1]); });
 }
@@ -149,18 +148,15 @@ int choose_rung(const activation_problem& p) {
 bool passes_caches(const activation_problem& p, bool forward) {
   using problem = activation_problem;
   if (!forward && p.interleaved) return false;  // pairs are stored the ordinary way
-  const auto passes = [&](const auto& tensors) { return passes_caches(tensors, size_of(p.type)); };
+  const auto passes = [&](const auto& tensors) {
+    return cpu::passes_caches(tensors, size_of(p.type));
+  };
   if (forward)
-    return passes(tensors_of<pointwise_tensors<2, 1>>(
-        p, std::array{problem::x_index + 0, problem::up_index + 0},
-        std::array{problem::y_index + 0}));
+    return passes(tensors_of<2>(p, problem::x_index, problem::up_index, problem::y_index));
   if (p.gated)
-    return passes(tensors_of<pointwise_tensors<3, 2>>(
-        p, std::array{problem::x_index + 0, problem::up_index + 0, problem::dy_index + 0},
-        std::array{problem::dx_index + 0, problem::dup_index + 0}));
-  return passes(tensors_of<pointwise_tensors<2, 1>>(
-      p, std::array{problem::x_index + 0, problem::dy_index + 0},
-      std::array{problem::dx_index + 0}));
+    return passes(tensors_of<3>(p, problem::x_index, problem::up_index, problem::dy_index,
+                                problem::dx_index, problem::dup_index));
+  return passes(tensors_of<2>(p, problem::x_index, problem::dy_index, problem::dx_index));
 }
 
 // Stage one of dbias: each partial sum is over rows of its own, which ones is a matter of their

@@ -10,22 +10,6 @@
 
 namespace ninefold::cpu {
 
-inline float number_at(const void* data, dtype type, int64_t i) {
-  if (type == dtype::f32) return static_cast<const float*>(data)[i];
-  if (type == dtype::f16) return to_float(static_cast<const f16*>(data)[i]);
-  return to_float(static_cast<const bf16*>(data)[i]);
-}
-
-inline void set_number(void* data, dtype type, int64_t i, float value) {
-  if (type == dtype::f32) {
-    static_cast<float*>(data)[i] = value;
-  } else if (type == dtype::f16) {
-    static_cast<f16*>(data)[i] = from_float<f16>(value);
-  } else {
-    static_cast<bf16*>(data)[i] = from_float<bf16>(value);
-  }
-}
-
 struct plain_curve {
   double value, slope;
 };

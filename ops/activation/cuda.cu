@@ -9,8 +9,7 @@ using problem = activation_problem;
 
 template <class T>
 void gated(const problem& p, bool wide, nf_stream stream) {
-  const auto tensors = tensors_of<pointwise_tensors<2, 1>>(
-      p, std::array<int, 2>{p.x_index, p.up_index}, std::array<int, 1>{p.y_index});
+  const auto tensors = tensors_of<2>(p, p.x_index, p.up_index, p.y_index);
   if (!wide)
     return launch_scalar<T>(activation_op, tensors, any_kind<true, true>{p.kind, p.alpha, p.limit},
                             stream);
@@ -39,18 +38,14 @@ void ungated(const problem& p, const pointwise_tensors<kIn, 1>& tensors, bool wi
 void activation_forward(const problem& p, DLDevice device, nf_stream stream) {
   const device_scope scope(device);
   const bool wide = takes_vectors(p);
-  const std::array<int, 1> y{p.y_index};
   with_type(p.type, [&](auto zero) {
     using T = decltype(zero);
     if (p.gated)
       gated<T>(p, wide, stream);
     else if (p.with_bias())
-      ungated<T>(
-          p, tensors_of<pointwise_tensors<2, 1>>(p, std::array<int, 2>{p.x_index, p.bias_index}, y),
-          wide, stream);
+      ungated<T>(p, tensors_of<2>(p, p.x_index, p.bias_index, p.y_index), wide, stream);
     else
-      ungated<T>(p, tensors_of<pointwise_tensors<1, 1>>(p, std::array<int, 1>{p.x_index}, y), wide,
-                 stream);
+      ungated<T>(p, tensors_of<1>(p, p.x_index, p.y_index), wide, stream);
   });
   record_launch("forward", wide, pointwise_threads);
 }

@@ -10,9 +10,7 @@ using problem = activation_problem;
 
 template <class T>
 void gated(const problem& p, bool wide, nf_stream stream) {
-  const auto tensors =
-      tensors_of<pointwise_tensors<3, 2>>(p, std::array<int, 3>{p.x_index, p.up_index, p.dy_index},
-                                          std::array<int, 2>{p.dx_index, p.dup_index});
+  const auto tensors = tensors_of<3>(p, p.x_index, p.up_index, p.dy_index, p.dx_index, p.dup_index);
   if (!wide)
     return launch_scalar<T>(activation_op, tensors, any_kind<true, false>{p.kind, p.alpha, p.limit},
                             stream);
@@ -70,22 +68,16 @@ void add_partials(const problem& p, nf_stream stream) {
 void activation_backward(const problem& p, DLDevice device, nf_stream stream) {
   const device_scope scope(device);
   const bool wide = takes_vectors(p);
-  const std::array<int, 1> dx{p.dx_index};
   if (p.layout.rows > 0)
     with_type(p.type, [&](auto zero) {
       using T = decltype(zero);
       if (p.gated)
         gated<T>(p, wide, stream);
       else if (p.with_bias())
-        ungated<T>(p,
-                   tensors_of<pointwise_tensors<3, 1>>(
-                       p, std::array<int, 3>{p.x_index, p.bias_index, p.dy_index}, dx),
-                   wide, stream);
+        ungated<T>(p, tensors_of<3>(p, p.x_index, p.bias_index, p.dy_index, p.dx_index), wide,
+                   stream);
       else
-        ungated<T>(
-            p,
-            tensors_of<pointwise_tensors<2, 1>>(p, std::array<int, 2>{p.x_index, p.dy_index}, dx),
-            wide, stream);
+        ungated<T>(p, tensors_of<2>(p, p.x_index, p.dy_index, p.dx_index), wide, stream);
     });
   if (p.dbias) add_partials(p, stream);
   record_launch("backward", wide, p.dbias && wide ? strip_threads : pointwise_threads);

@@ -15,6 +15,7 @@ namespace {
 constexpr const char* op = "adamw";
 
 bool contiguous(const view& v) {
+  if (v.count == 0) return true;  // whatever strides its maker gave it
   int64_t expected = 1;
   for (int d = v.rank - 1; d >= 0; --d) {
     const auto i = static_cast<size_t>(d);
@@ -212,7 +213,7 @@ class call {
     require_one_element(op, v);
     on_device(v);
     // The offset may be the step that is counted up, for it is read before.
-    if (p_.in.step.at != v.data || type != dtype::i64) ranges_.add(v, written);
+    if (p_.in.counted != v.data || type != dtype::i64) ranges_.add(v, written);
     return v.data;
   }
 
@@ -221,16 +222,16 @@ class call {
     const auto real = [&](const char* name, const nf_scalar& s) -> adamw_inputs::number {
       return {static_cast<const float*>(element(name, s.tensor, dtype::f32)), s.value};
     };
-    const auto whole = [&](const char* name, const nf_integer& n, bool written) {
-      return adamw_inputs::integer{
-          static_cast<int64_t*>(element(name, n.tensor, dtype::i64, written)), n.value};
+    const auto whole = [&](const char* name, const nf_integer& n) -> integer {
+      return {static_cast<const int64_t*>(element(name, n.tensor, dtype::i64)), n.value};
     };
     in.lr = real("lr", args_.lr);
     in.grad_scale = real("grad_scale", args_.grad_scale);
     if (!in.grad_scale.at && in.grad_scale.value == 0) in.grad_scale.value = 1;
-    in.step = whole("step", args_.step, true);
-    in.seed = whole("seed", args_.seed, false);
-    in.offset = whole("offset", args_.offset, false);
+    in.counted = static_cast<int64_t*>(element("step", args_.step.tensor, dtype::i64, true));
+    in.step = {in.counted, args_.step.value};
+    in.seed = whole("seed", args_.seed);
+    in.offset = whole("offset", args_.offset);
     in.found_inf = static_cast<const float*>(element("found_inf", args_.found_inf, dtype::f32));
     in.grad_norm = static_cast<float*>(element("grad_norm", args_.grad_norm, dtype::f32, true));
   }

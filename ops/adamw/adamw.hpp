@@ -49,13 +49,9 @@ struct adamw_inputs {
     double value;
     NF_HOST_DEVICE double get() const { return at ? static_cast<double>(*at) : value; }
   };
-  struct integer {
-    int64_t* at;
-    int64_t value;
-    NF_HOST_DEVICE int64_t get() const { return at ? *at : value; }
-  };
   number lr, grad_scale;
   integer step, seed, offset;
+  int64_t* counted;  // the step, where it is to be counted up
   const float* found_inf;
   float* grad_norm;
   double max_norm;  // 0: no clipping
@@ -110,7 +106,7 @@ NF_HOST_DEVICE inline adamw_factors adamw_prepare(const adamw_inputs& in, double
       if (!(norm - norm == 0)) f.skip = true;
     }
   }
-  const int64_t before = in.step.get();
+  const auto before = static_cast<int64_t>(in.step.get());
   const uint64_t t = static_cast<uint64_t>(before < 0 ? 0 : before) + 1;
   f.lr = in.lr.get();
   f.step_size = f.lr / (1 - adamw_power(in.beta1, t));
@@ -119,9 +115,9 @@ NF_HOST_DEVICE inline adamw_factors adamw_prepare(const adamw_inputs& in, double
   f.eps = static_cast<float>(in.eps);
   f.m = adamw_average(in.beta1);
   f.v = adamw_average(in.beta2);
-  f.seed = static_cast<uint64_t>(in.seed.get());
-  f.offset = static_cast<uint64_t>(in.offset.get());
-  if (in.step.at && !f.skip) *in.step.at = static_cast<int64_t>(t);
+  f.seed = in.seed.get();
+  f.offset = in.offset.get();
+  if (in.counted && !f.skip) *in.counted = static_cast<int64_t>(t);
   return f;
 }
 

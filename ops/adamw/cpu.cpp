@@ -44,22 +44,6 @@ namespace {
 HWY_EXPORT(update_run);
 HWY_EXPORT(squares_of_run);
 
-float number_at(const void* data, dtype type, int64_t i) {
-  if (type == dtype::f32) return static_cast<const float*>(data)[i];
-  if (type == dtype::f16) return to_float(static_cast<const f16*>(data)[i]);
-  return to_float(static_cast<const bf16*>(data)[i]);
-}
-
-void set_number(void* data, dtype type, int64_t i, float value) {
-  if (type == dtype::f32) {
-    static_cast<float*>(data)[i] = value;
-  } else if (type == dtype::f16) {
-    static_cast<f16*>(data)[i] = from_float<f16>(value);
-  } else {
-    static_cast<bf16*>(data)[i] = from_float<bf16>(value);
-  }
-}
-
 void scalar_update(const adamw_factors& f, const adamw_tensor& t) {
   const adamw_rates rates = adamw_rates_of(f, t.lr_scale, t.weight_decay);
   for (int64_t i = 0; i < t.count; ++i) {

@@ -86,9 +86,9 @@ struct adamw_quad {
   __device__ void store_stochastically(const Tensor& t, const adamw_factors& f, int64_t i) const {
     const uint64_t index = t.item.first + static_cast<uint64_t>(i);
     const int skipped = static_cast<int>(index % 4);
-    philox_words words = philox_group(f.seed, f.offset, index / 4);
+    philox_words words = philox_group<5>(f.seed, f.offset, index / 4);
     if (skipped != 0) {
-      const philox_words next = philox_group(f.seed, f.offset, index / 4 + 1);
+      const philox_words next = philox_group<5>(f.seed, f.offset, index / 4 + 1);
       const philox_words w = words;
       if (skipped == 1) words = {{w.word[1], w.word[2], w.word[3], next.word[0]}};
       if (skipped == 2) words = {{w.word[2], w.word[3], next.word[0], next.word[1]}};

@@ -140,15 +140,6 @@ void check_options(const nf_cross_entropy_args& args) {
     fail(NF_INVALID_ARGUMENT, "%s: denominator: only the reduction MEAN divides", op);
 }
 
-// One element of `type` on the logits' device.
-view check_one(const view& logits, const char* name, const DLTensor* tensor, dtype type) {
-  const view v = check_view(op, name, tensor, 0);
-  require_dtype(op, v, type);
-  require_one_element(op, v);
-  require_same_device(op, logits, v);
-  return v;
-}
-
 view check_logits(const nf_cross_entropy_args& args) {
   const view logits = check_view(op, "logits", args.logits);
   require_float(op, logits);
@@ -305,7 +296,7 @@ class call {
 
   number read_number(const char* name, const nf_scalar& s) {
     if (!s.tensor) return {nullptr, s.value == 0 ? 1.0f : static_cast<float>(s.value)};
-    const view v = check_one(logits_, name, s.tensor, dtype::f32);
+    const view v = check_one_element(op, name, s.tensor, dtype::f32, logits_);
     overlaps_.input(v);
     return {static_cast<const float*>(v.data), 0};
   }
@@ -324,7 +315,7 @@ class call {
   }
   template <class T>
   T* one(const char* name, const DLTensor* tensor, dtype type) {
-    const view v = check_one(logits_, name, tensor, type);
+    const view v = check_one_element(op, name, tensor, type, logits_);
     overlaps_.output(v);
     return static_cast<T*>(v.data);
   }

@@ -59,7 +59,7 @@ struct one_read_with_options {
   float u[kVectors][width], v[kVectors][width];
 
   // What a thread's columns come to.
-  struct sums {
+  struct thread_sums {
     float exponentials = 0;  // of z - base
     float weights = 0;       // without a cap
     float weighted = 0;      // sum_j w_j (from - z_j), from the cap or else from the base
@@ -67,9 +67,9 @@ struct one_read_with_options {
   };
 
   template <bool kCapped>
-  __device__ sums take(const shared_row& at, const row_vectors& held, const weights& w,
-                       float base) {
-    sums s;
+  __device__ thread_sums take(const shared_row& at, const row_vectors& held, const weights& w,
+                              float base) {
+    thread_sums s;
     const exponentials exp(rule, base);
     const int shift = slice::shift(at.x);
     const bool whole = at.part.whole(at.end);
@@ -162,7 +162,7 @@ struct one_read_with_options {
       }
       const float near_most = max_of_lanes<near>(most), base_x = rule.base(near_most),
                   base = rule.z(base_x);
-      const sums mine =
+      const thread_sums mine =
           rule.capped() ? take<true>(at, held, w, base) : take<false>(at, held, w, base);
       const float own = exponentials(rule, base)(rule.variable(base_x));
       max_sum found{rule.z(near_most), reduce_lanes<near>(sum{mine.exponentials}).total / own};
@@ -173,11 +173,11 @@ struct one_read_with_options {
       // From below the base to below the row's maximum.
       const float up = found.max - base, down = fast_exp(rule.z(near_most) - found.max) / own;
       if (p.smoothing != 0 || p.entropy) {
-        const two_sums below = reduce(two_sums{fmaf(mine.weights, up, mine.weighted),
-                                               down * fmaf(mine.exponentials, up, mine.mean)});
-        s.below = below.first;
+        const sums<2> below = reduce(sums<2>{fmaf(mine.weights, up, mine.weighted),
+                                             down * fmaf(mine.exponentials, up, mine.mean)});
+        s.below = below.of[0];
         if (rule.capped()) s.below -= t.all_weights * (rule.cap - found.max);
-        s.mean_below = below.second / found.total;
+        s.mean_below = below.of[1] / found.total;
       }
       largest_at best = largest_at::identity();
       if (wants_argmax) {

@@ -94,8 +94,8 @@ class column_gradient {
 
 // A column's part in sum_j w_j (max - z_j) and in sum_j exp(z_j - max) (max - z_j).
 template <bool kPlain>
-__device__ inline two_sums below_max(const cross_entropy_problem& p, const logit_rule<kPlain>& rule,
-                                     float x, int64_t column, float max) {
+__device__ inline sums<2> below_max(const cross_entropy_problem& p, const logit_rule<kPlain>& rule,
+                                    float x, int64_t column, float max) {
   const float distance = -rule.below(x, max), e = fast_exp(-distance);
   const float w = p.smoothing == 0 ? 0.0f : class_weight(p, column);
   // By selection: where w or e is 0 the distance may be infinite.
@@ -181,10 +181,10 @@ __global__ void cross_entropy_three_pass(const __grid_constant__ cross_entropy_p
       }
       const float max = rule.z(most), base = max == -INFINITY ? 0.0f : max;
       float total = 0;
-      two_sums below{};
+      sums<2> below{};
       for (int64_t c = 0; c < cols;) {
         float part = 0;
-        two_sums below_part{};
+        sums<2> below_part{};
         for (const int64_t stop = c + 256; c < stop && c < cols; ++c) {
           const float v = to_float(x[c * stride]);
           part += fast_exp(rule.below(v, base));
@@ -195,8 +195,8 @@ __global__ void cross_entropy_three_pass(const __grid_constant__ cross_entropy_p
       }
       s = sums_of(rule, {max, total}, target_x);
       inverse = 1 / total;
-      s.below = below.first;
-      s.mean_below = below.second * inverse;
+      s.below = below.of[0];
+      s.mean_below = below.of[1] * inverse;
     }
     if (!kForward) s = saved_sums(p, t, at);
     write_numbers<kForward, kGradient>(p, t, row, s, hit);
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(kResident, kThreads)
       s = sums_of(rule, found, target_x);
       inverse = 1 / found.total;
       if (!kPlain && !t.ignored && (p.smoothing != 0 || p.entropy)) {
-        two_sums below{};
+        sums<2> below{};
         for (int64_t c = at.begin; c < cols; c += walk::step) {
           float v[kWidth];
           held raw[1];
@@ -381,8 +381,8 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(kResident, kThreads)
               below = combine(below, below_max(p, rule, v[j], c + at.offset + j, s.max));
         }
         below = reduction.reduce(reduce_lanes<32>(below), call++);
-        s.below = below.first;
-        s.mean_below = below.second * inverse;
+        s.below = below.of[0];
+        s.mean_below = below.of[1] * inverse;
       }
       if (wants_argmax) {
         if (most > -INFINITY && rule.z(most) == found.max)  // only such threads can have it

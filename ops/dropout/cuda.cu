@@ -1,6 +1,7 @@
 // Dropout on CUDA: "scalar", one element a thread over any strides, "vector16", 16 bytes of a row,
 // both by the walk of backend/cuda/pointwise.hpp, and "vector64" for one run of memory.
 #include "backend/cuda/arch.hpp"
+#include "backend/cuda/dropout.hpp"
 #include "backend/cuda/pointwise.hpp"
 #include "backend/launch.hpp"
 #include "ops/dropout/dropout.hpp"
@@ -33,7 +34,7 @@ template <bool kResidual>
 struct dropped {
   uint32_t keep_from;
   float scale;
-  dropout_problem::integer seed, offset;
+  integer seed, offset;
 
   template <int kIn, int kWidth>
   __device__ void operator()(int64_t index, const float (&in)[kIn][kWidth],
@@ -49,31 +50,7 @@ struct dropped {
       const float value = kResidual ? fmaf(in[0][i], scale, otherwise) : in[0][i] * scale;
       out[0][i] = kept ? value : otherwise;
     };
-    if (kWidth > 1 && index % kWidth == 0) {
-      // Whole groups. Their number is made by an or, so that the compiler sees them share its upper
-      // half, and with it part of the first two rounds.
-      const uint64_t first = static_cast<uint64_t>(index) / 4;
-#pragma unroll
-      for (int g = 0; g < kWidth / 4; ++g) {
-        const philox_words words = philox_group(key, counter, first | static_cast<uint64_t>(g));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) set(4 * g + i, words.word[i] >= keep_from);
-      }
-      return;
-    }
-    // The vector begins or ends within a group, maybe before the row (then below 0, and what lies
-    // there is not stored). One group after another, for this shall be little code.
-    uint32_t kept = 0;
-#pragma unroll 1
-    for (int g = 0; g <= kWidth / 4; ++g) {
-      const philox_words words =
-          philox_group(key, counter, static_cast<uint64_t>((index >> 2) + g));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) kept |= uint32_t{words.word[i] >= keep_from} << (4 * g + i);
-    }
-    kept >>= index & 3;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) set(i, kept >> i & 1);
+    for_each_draw<kWidth>(key, counter, keep_rule(keep_from), index, set);
   }
 };
 
@@ -139,7 +116,7 @@ constexpr const char* rungs[] = {"scalar", "vector16", "vector64"};
 
 template <class T, int kIn, class Op>
 void walk(const dropout_problem& p, rung how, const Op& functor, nf_stream stream) {
-  const auto tensors = tensors_of<pointwise_tensors<kIn, 1>>(p);
+  const auto tensors = dropout_tensors<kIn>(p);
   if (how == scalar_rung)
     launch_scalar<T>(op, tensors, functor, stream);
   else
@@ -153,22 +130,20 @@ void drop(const dropout_problem& p, rung how, nf_stream stream) {
   constexpr int64_t a_block = pointwise_threads * 64 / (sizeof(T) * (kResidual ? 2 : 1));
   launch(op, dropout_vector64<T, kResidual>,
          {(p.layout.cols + a_block - 1) / a_block, pointwise_threads}, stream,
-         static_cast<const T*>(p.in), static_cast<const T*>(p.residual), static_cast<T*>(p.out),
-         p.layout.cols, functor);
+         static_cast<const T*>(p.data[p.in_index]), static_cast<const T*>(p.data[p.residual_index]),
+         static_cast<T*>(p.data[p.out_index]), p.layout.cols, functor);
 }
 
 template <class T>
 void start(const dropout_problem& p, rung how, nf_stream stream) {
   if (p.work == dropout_work::add) return walk<T, 2>(p, how, added{}, stream);
-  p.residual ? drop<T, true>(p, how, stream) : drop<T, false>(p, how, stream);
+  p.with_residual() ? drop<T, true>(p, how, stream) : drop<T, false>(p, how, stream);
 }
 
 rung choose_rung(const dropout_problem& p) {
   const bool fits16 = columns_side_by_side(p);
-  const auto bits = reinterpret_cast<uintptr_t>(p.in) | reinterpret_cast<uintptr_t>(p.residual) |
-                    reinterpret_cast<uintptr_t>(p.out);
-  const bool fits64 =
-      fits16 && p.layout.rows == 1 && bits % 16 == 0 && p.work == dropout_work::drop;
+  bool fits64 = fits16 && p.layout.rows == 1 && p.work == dropout_work::drop;
+  for (const void* data : p.data) fits64 &= reinterpret_cast<uintptr_t>(data) % 16 == 0;
   if (!p.rung) {
     // With a wave of blocks to fill the device.
     const int64_t enough = int64_t{current_arch().multiprocessors} * 8 * pointwise_threads * 64;
@@ -181,8 +156,7 @@ rung choose_rung(const dropout_problem& p) {
   if (how == vector64_rung && !fits64)
     fail(NF_UNSUPPORTED,
          "%s: rung \"vector64\" needs 0 < p < 1 and contiguous tensors that begin on 16 bytes; "
-         "leave "
-         "the rung out",
+         "leave the rung out",
          op);
   return how;
 }

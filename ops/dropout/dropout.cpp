@@ -45,12 +45,9 @@ class call {
     return v;
   }
 
-  problem::integer read_integer(const char* name, const nf_integer& from, const view& out) const {
+  integer read_integer(const char* name, const nf_integer& from, const view& out) const {
     if (!from.tensor) return {nullptr, from.value};
-    const view v = check_view(op, name, from.tensor, 0);
-    require_dtype(op, v, dtype::i64);
-    require_one_element(op, v);
-    require_same_device(op, in_, v);
+    const view v = check_one_element(op, name, from.tensor, dtype::i64, in_);
     require_no_overlap(op, v, out, false);
     return {static_cast<const int64_t*>(v.data), 0};
   }
@@ -58,19 +55,17 @@ class call {
   void finish(const view& out, bool with_residual) {
     p_.type = in_.type;
     const uint64_t keep_from = dropout_threshold(args_.p);
-    p_.scale = dropout_scale(args_.p);
+    p_.scale = dropout_scale(keep_from);
     p_.keep_from = static_cast<uint32_t>(keep_from);
     p_.work = dropout_work::drop;
-    if (args_.p == 0) p_.work = with_residual ? dropout_work::add : dropout_work::copy;
-    // No word reaches 2^32, the threshold of 1 and its neighbours: what is left is the residual.
+    if (keep_from == 0) p_.work = with_residual ? dropout_work::add : dropout_work::copy;
+    // No draw reaches 2^32, the threshold of 1 and its neighbours: what is left is the residual.
     if (keep_from > UINT32_MAX) {
       p_.work = with_residual ? dropout_work::copy : dropout_work::zero;
       in_ = residual_;
       with_residual = false;
     }
-    p_.in = in_.data;
-    p_.residual = with_residual ? residual_.data : nullptr;
-    p_.out = out.data;
+    p_.data = {in_.data, with_residual ? residual_.data : nullptr, out.data};
     p_.layout = collapse_elements<problem::tensor_count>({&in_, &residual_, &out});
   }
 

@@ -41,22 +41,6 @@ namespace {
 HWY_EXPORT(stream_forward);
 HWY_EXPORT(stream_backward);
 
-float number_at(const void* data, dtype type, int64_t i) {
-  if (type == dtype::f32) return static_cast<const float*>(data)[i];
-  if (type == dtype::f16) return to_float(static_cast<const f16*>(data)[i]);
-  return to_float(static_cast<const bf16*>(data)[i]);
-}
-
-void set_number(void* data, dtype type, int64_t i, float value) {
-  if (type == dtype::f32) {
-    static_cast<float*>(data)[i] = value;
-  } else if (type == dtype::f16) {
-    static_cast<f16*>(data)[i] = from_float<f16>(value);
-  } else {
-    static_cast<bf16*>(data)[i] = from_float<bf16>(value);
-  }
-}
-
 float stored_in(dtype type, float value) {
   if (type == dtype::f16) return to_float(from_float<f16>(value));
   return type == dtype::bf16 ? to_float(from_float<bf16>(value)) : value;
@@ -123,10 +107,9 @@ class three_pass_row {
     return at_[tensor] + c * p_.layout.col_stride[tensor];
   }
   bool kept(int64_t c) const {
-    if (!p_.dropout) return true;
-    const uint64_t element = static_cast<uint64_t>(row_ * p_.layout.cols + c);
-    const philox_words words = philox_group(p_.seed.get(), p_.offset.get(), element / 4);
-    return words.word[element % 4] >= p_.keep_from;
+    return !p_.dropout ||
+           dropout_keeps(p_.seed.get(), p_.offset.get(),
+                         static_cast<uint64_t>(row_ * p_.layout.cols + c), p_.keep_from);
   }
   float h(int64_t c) const {
     const float x = number_at(p_.x, p_.x_type, place(p_.x_index, c));
@@ -156,7 +139,7 @@ enum rung : int { three_pass_rung, stream_rung };
 int choose_rung(const norm_problem& p) {
   bool side_by_side = true;
   const auto look = [&](const void* given, int tensor) {
-    if (given && p.layout.cols > 1) side_by_side &= p.layout.col_stride[tensor] == 1;
+    if (given) side_by_side &= columns_side_by_side(p.layout, tensor);
   };
   look(p.x, p.x_index);
   look(p.residual, p.residual_index);

@@ -145,11 +145,12 @@ class row_factors {
 HWY_NOINLINE void fill_kept(const norm_problem& p, uint64_t seed, uint64_t offset, int64_t row,
                             int64_t begin, int64_t n, float* kept) {
   const uint64_t first = static_cast<uint64_t>(row * p.layout.cols + begin);
-  philox_words words{};
+  uint32_t group = 0;
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t element = first + static_cast<uint64_t>(i);
-    if (i == 0 || element % 4 == 0) words = philox_group(seed, offset, element / 4);
-    kept[i] = words.word[element % 4] >= p.keep_from ? 1.0f : 0.0f;
+    if (i == 0 || element % dropout_group == 0)
+      group = dropout_kept(philox_group(seed, offset, element / dropout_group), p.keep_from);
+    kept[i] = static_cast<float>(group >> element % dropout_group & 1);
   }
 }
 

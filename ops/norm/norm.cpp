@@ -244,9 +244,9 @@ class call {
     p_.round_llama = args_.rounding == NF_NORM_ROUND_LLAMA;
     if (!(args_.dropout_p >= 0 && args_.dropout_p <= 1))
       refuse("dropout_p", "a number in [0, 1]", args_.dropout_p);
-    p_.dropout = args_.dropout_p != 0;
     p_.keep_from = dropout_threshold(args_.dropout_p);
-    p_.keep_scale = dropout_scale(args_.dropout_p);
+    p_.keep_scale = dropout_scale(p_.keep_from);
+    p_.dropout = p_.keep_from != 0;
     if (args_.accumulate != 0 && args_.accumulate != 1)
       refuse("accumulate", "0 or 1", args_.accumulate);
     p_.accumulate = args_.accumulate != 0;
@@ -312,10 +312,7 @@ class call {
   }
   integer read_integer(const char* name, const nf_integer& from) {
     if (!from.tensor) return {nullptr, from.value};
-    const view v = check_view(op_, name, from.tensor, 0);
-    require_dtype(op_, v, dtype::i64);
-    require_one_element(op_, v);
-    require_same_device(op_, like_, v);
+    const view v = check_one_element(op_, name, from.tensor, dtype::i64, like_);
     overlaps_.input(v, false);
     return {static_cast<const int64_t*>(v.data), 0};
   }

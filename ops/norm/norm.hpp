@@ -9,14 +9,6 @@
 
 namespace ninefold {
 
-// An integer, or where it will be when the work runs.
-struct integer {
-  const int64_t* at = nullptr;
-  int64_t value = 0;
-
-  NF_HOST_DEVICE uint64_t get() const { return static_cast<uint64_t>(at ? *at : value); }
-};
-
 struct norm_problem {
   // Tensors of the layout. Those per row are rows whose N columns are one element (stride 0).
   enum : int {
@@ -59,7 +51,7 @@ struct norm_problem {
   bool accumulate;
   float eps, weight_offset;
 
-  bool dropout;        // p is not 0
+  bool dropout;        // unless it keeps all
   uint64_t keep_from;  // dropout_threshold
   float keep_scale;    // dropout_scale
   integer seed, offset;

@@ -6,13 +6,13 @@
 // contract says where it is, and y is of that h.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <ninefold/ninefold.hpp>
 #include <span>
 #include <vector>
 
+#include "verify/dropout.hpp"
 #include "verify/tensor.hpp"
 #include "verify/tolerance.hpp"
 
@@ -33,36 +33,12 @@ struct norm_spec {
   bool exact = false;  // no rounding anywhere: a function that can be differentiated
 
   double fp32(double value) const { return exact ? value : static_cast<float>(value); }
+  verify::dropout_spec mask() const { return {dropout_p, seed, offset}; }
+  double keep_scale() const { return exact ? mask().exact_scale() : mask().scale(); }
   double epsilon() const { return fp32(eps == 0 ? 1e-5 : eps); }
   double factor(size_t j) const { return weight.empty() ? 1 : fp32(weight_offset) + weight[j]; }
   double added(size_t j) const { return bias.empty() ? 0 : bias[j]; }
 };
-
-// Philox4x32-10 as its authors wrote it down, apart from the library's.
-inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
-  for (int round = 0; round < 10; ++round) {
-    if (round > 0) k = {k[0] + 0x9E3779B9u, k[1] + 0xBB67AE85u};
-    const uint64_t even = uint64_t{c[0]} * 0xD2511F53u, odd = uint64_t{c[2]} * 0xCD9E8D57u;
-    c = {static_cast<uint32_t>(odd >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(odd),
-         static_cast<uint32_t>(even >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(even)};
-  }
-  return c;
-}
-
-// Whether dropout keeps an element, by its index in row-major order.
-inline bool keeps(const norm_spec& s, uint64_t index) {
-  if (s.dropout_p == 0) return true;
-  const uint64_t group = index / 4;
-  const auto words =
-      philox({static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32),
-              static_cast<uint32_t>(s.offset), static_cast<uint32_t>(s.offset >> 32)},
-             {static_cast<uint32_t>(s.seed), static_cast<uint32_t>(s.seed >> 32)});
-  return static_cast<double>(words[index % 4]) >= std::round(s.dropout_p * 0x1p32);
-}
-
-inline double keep_scale(const norm_spec& s) {
-  return s.dropout_p == 1 ? 0 : s.fp32(1 / (1 - s.dropout_p));
-}
 
 // h, exactly as it must be stored: the contract fixes its two roundings.
 inline std::vector<double> norm_input(const norm_spec& s, std::span<const double> x,
@@ -70,12 +46,12 @@ inline std::vector<double> norm_input(const norm_spec& s, std::span<const double
   std::vector<double> h(x.begin(), x.end());
   for (size_t i = 0; i < h.size(); ++i) {
     const double r = residual.empty() ? 0 : residual[i];
-    if (!keeps(s, i)) {
+    if (!s.mask().keeps(i)) {
       h[i] = r;
     } else if (s.exact) {
-      h[i] = x[i] * keep_scale(s) + r;
-    } else if (s.dropout_p != 0 || !residual.empty()) {
-      h[i] = std::fma(static_cast<float>(x[i]), static_cast<float>(keep_scale(s)),
+      h[i] = x[i] * s.keep_scale() + r;
+    } else if (s.mask().drawn() > 0 || !residual.empty()) {
+      h[i] = std::fma(static_cast<float>(x[i]), static_cast<float>(s.keep_scale()),
                       static_cast<float>(r));
     }
     if (!s.exact) h[i] = verify::rounded(s.stream, h[i]);
@@ -194,8 +170,8 @@ inline norm_gradients norm_backward(const norm_spec& s, std::span<const double> 
       out.dh.values[at] = dh;
       out.dh.allowed[at] =
           error + epsilon(s.stream) * std::abs(dh) + verify::smallest_step(s.stream);
-      if (keeps(s, static_cast<uint64_t>(first * cols) + at)) {
-        const double scale = keep_scale(s);
+      if (s.mask().keeps(static_cast<uint64_t>(first * cols) + at)) {
+        const double scale = s.keep_scale();
         out.dx.values[at] = dh * scale;
         out.dx.allowed[at] =
             (error + (epsilon(s.x) + 2 * unit) * std::abs(dh)) * scale + verify::smallest_step(s.x);

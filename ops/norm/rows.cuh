@@ -41,27 +41,24 @@ __device__ inline float h_of(const norm_problem& p, float x, float residual, boo
 }
 
 __device__ inline bool is_kept(const norm_problem& p, int64_t element) {
-  if (!p.dropout) return true;
-  const philox_words words =
-      philox_group(p.seed.get(), p.offset.get(), static_cast<uint64_t>(element) / 4);
-  return words.word[element % 4] >= p.keep_from;
+  return !p.dropout ||
+         dropout_keeps(p.seed.get(), p.offset.get(), static_cast<uint64_t>(element), p.keep_from);
 }
 
-// Bit i * kWidth + j: whether element j of the thread's vector i of a row is kept. In a loop that
-// is not unrolled, for a kernel shall not carry the generator once a vector.
+// Bit i * kWidth + j: whether element j of the thread's vector i of a row is kept. A vector is a
+// group, or one half of it. In a loop that is not unrolled, for a kernel shall not carry the
+// generator once a vector.
 template <int kVectors, int kWidth, class Slice>
 __device__ inline uint64_t kept_mask(const norm_problem& p, const Slice& part, int64_t row) {
-  static_assert(kVectors * kWidth <= 64);
+  static_assert(kVectors * kWidth <= 64 && dropout_group % kWidth == 0);
   const uint64_t seed = p.seed.get(), offset = p.offset.get();
   uint64_t mask = 0;
 #pragma unroll 1
-  for (int at = 0; at < kVectors * kWidth; at += 4) {
-    const int64_t element = row * p.layout.cols + part.column(at / kWidth) + at % kWidth;
-    const philox_words words = philox_group(seed, offset, static_cast<uint64_t>(element) / 4);
-    uint64_t four = 0;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) four |= static_cast<uint64_t>(words.word[w] >= p.keep_from) << w;
-    mask |= four << at;
+  for (int i = 0; i < kVectors; ++i) {
+    const auto element = static_cast<uint64_t>(row * p.layout.cols + part.column(i));
+    const philox_words words = philox_group<5>(seed, offset, element / dropout_group);
+    const uint32_t kept = dropout_kept(words, p.keep_from) >> element % dropout_group;
+    mask |= uint64_t{kept & ((1u << kWidth) - 1)} << i * kWidth;
   }
   return mask;
 }

@@ -206,7 +206,7 @@ TEST_P(norm_faults, as_many_are_dropped_as_asked_for_and_none_depends_on_another
 TEST_P(norm_faults, the_mask_does_not_depend_on_the_layout) {
   norm_spec s{.dropout_p = 0.37, .seed = 0xfedcba9876543210, .offset = (uint64_t{1} << 40) + 3};
   std::vector<double> expected(7 * 45);
-  for (size_t i = 0; i < expected.size(); ++i) expected[i] = reference::keeps(s, i);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = s.mask().keeps(i);
   for (const DLDataType type : float_types)
     for (const layout& where : {layout{{7, 45}},
                                 {{7, 45}, {}, 1},
@@ -248,7 +248,7 @@ TEST_P(norm_faults, what_is_dropped_is_selected_not_multiplied) {
     ninefold::rms_norm(args);
     const auto out = h.load();
     for (size_t i = 0; i < out.size(); ++i)
-      if (reference::keeps(s, i))
+      if (s.mask().keeps(i))
         EXPECT_TRUE(value == infinity ? out[i] == infinity : std::isnan(out[i]));
       else
         EXPECT_EQ(out[i], 0);
@@ -263,6 +263,29 @@ TEST_P(norm_faults, what_is_dropped_is_selected_not_multiplied) {
     ninefold::rms_norm(args);
     EXPECT_EQ(h.snapshot(), x.snapshot());
   }
+}
+
+// p to the nearest 2^-16: so near to an end it is the end, also in what is copied bit for bit.
+TEST_P(norm_faults, probabilities_next_to_the_ends_are_the_ends) {
+  for (const bool layer : {false, true})
+    for (const auto& [near, end] : {std::pair{0x1p-18, 0.0}, {1 - 0x1p-18, 1.0}}) {
+      tensor x(bf16, {{3, 250}}, device()), h(bf16, {{3, 250}}, device()),
+          y(bf16, {{3, 250}}, device());
+      x.fill_normal(1);
+      std::vector<std::vector<std::byte>> results;
+      for (const double p : {near, end}) {
+        nf_norm_args args{};
+        args.x = x;
+        args.residual_out = h;
+        args.y = y;
+        args.dropout_p = p;
+        ASSERT_EQ(forward(layer, args), NF_OK) << nf_last_error();
+        results.push_back(h.snapshot());
+        results.push_back(y.snapshot());
+      }
+      EXPECT_EQ(results[0], results[2]);
+      EXPECT_EQ(results[1], results[3]);
+    }
 }
 
 // B30: everything dropped has no gradient, even where the gradient that arrives is no number.

@@ -240,13 +240,39 @@ TEST(philox, gives_the_published_words) {
 }
 
 TEST(philox, keeps_all_or_none_at_the_ends) {
+  constexpr uint64_t none = uint64_t{1} << 32;  // above every draw
   EXPECT_EQ(dropout_threshold(0), 0u);
-  EXPECT_EQ(dropout_threshold(1), uint64_t{1} << 32);  // above every word
-  EXPECT_EQ(dropout_threshold(0.5), uint64_t{1} << 31);
-  EXPECT_EQ(dropout_threshold(0.1), 429496730u);  // 429496729.6, rounded
+  EXPECT_EQ(dropout_threshold(0x1p-18), 0u);
+  EXPECT_EQ(dropout_threshold(0x1p-17), 1u << 16);
+  EXPECT_EQ(dropout_threshold(0.1), 6554u << 16);  // 6553.6, rounded
+  EXPECT_EQ(dropout_threshold(0.5), 1u << 31);
+  EXPECT_EQ(dropout_threshold(1 - 0x1p-16), 0xffffu << 16);
+  EXPECT_EQ(dropout_threshold(1 - 0x1p-18), none);
+  EXPECT_EQ(dropout_threshold(1), none);
   EXPECT_EQ(dropout_scale(0), 1);
-  EXPECT_EQ(dropout_scale(1), 0);
-  EXPECT_EQ(dropout_scale(0.5), 2);
+  EXPECT_EQ(dropout_scale(6554u << 16), 65536.0f / 58982.0f);  // of the rounded p
+  EXPECT_EQ(dropout_scale(1u << 31), 2);
+  EXPECT_EQ(dropout_scale(none), 0);
+}
+
+TEST(philox, an_element_draws_half_a_word_lower_halves_first) {
+  const philox_words words{{0x00020001, 0x00040003, 0x00060005, 0x00080007}};
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(dropout_draw(words, static_cast<int>(i)) >> 16, i + 1);
+  EXPECT_EQ(dropout_kept(words, 0), 0xffu);
+  EXPECT_EQ(dropout_kept(words, 3u << 16), 0xfcu);  // at the threshold is kept
+  EXPECT_EQ(dropout_kept(words, 9u << 16), 0u);
+  // What stands below a draw decides nothing.
+  EXPECT_EQ(dropout_kept({{0, 0xfffeffff, 0xffff0000, 0xffffffff}}, 0xffffu << 16), 0xe4u);
+  EXPECT_EQ(dropout_kept({{~0u, ~0u, ~0u, ~0u}}, uint64_t{1} << 32), 0u);
+}
+
+TEST(philox, groups_are_of_eight_elements) {
+  constexpr uint64_t first = (uint64_t{1} << 35) - 8;  // group numbers go on beyond 2^32
+  for (uint64_t i = first; i < first + 16; ++i) {
+    const uint32_t word = philox_group(5, 7, i / 8).word[i % 8 / 2];
+    const uint32_t draw = i % 2 == 0 ? word & 0xffffu : word >> 16;
+    EXPECT_EQ(dropout_keeps(5, 7, i, 1u << 31), draw >= 0x8000u) << i;
+  }
 }
 
 TEST(status, error_text_and_launch_belong_to_the_thread) {
