@@ -1,5 +1,6 @@
 // Softmax and log-softmax over (M, N), forward and backward: one read and one write of memory is
-// the least that the forward can do, two reads and one write the backward.
+// the least that the forward can do, two reads and one write the backward. With dropout the forward
+// writes two tensors, or one where its caller would rather have y made again.
 #include "lab/bench.hpp"
 
 #include <limits>
@@ -21,6 +22,8 @@ struct softmax_case {
   int64_t queries;  // S of a causal mask, 0 without one
   int64_t offset;   // elements that the data is misaligned by
   bool backward, log;
+  int64_t dropout;  // of a hundred
+  bool keeps_y;
   DLDataType in, out;
   DLDevice device;
 
@@ -31,10 +34,12 @@ struct softmax_case {
   reference::softmax_spec spec() const {
     return {.cols = cols,
             .queries = std::max<int64_t>(1, queries),
+            .scale = dropout > 0 ? 0.125 : 1.0,  // dropout is for attention, whose scores have one
             .causal = queries > 0 ? NF_CAUSAL_BOTTOM_RIGHT : NF_CAUSAL_NONE,
             .log = log,
             .in = in,
-            .out = out};
+            .out = out,
+            .dropout = {.p = static_cast<double>(dropout) / 100, .seed = 1, .offset = 2}};
   }
 };
 
@@ -57,6 +62,7 @@ class normalisation : public problem {
     contender rival = cuda ? cudnn_softmax(rival_call()) : onednn_softmax(rival_call());
     // A rival without causal masks would have to read a mask or write other numbers.
     if (case_.queries > 0) rival.absent = "has no causal softmax";
+    if (case_.dropout > 0) rival.absent = "has no softmax with dropout";
     out.push_back(std::move(rival));
     return out;
   }
@@ -70,8 +76,12 @@ class normalisation : public problem {
   void forget_expected() { expected_.values.clear(); }
   nf_softmax_args common(const char* rung) const {
     nf_softmax_args args{};
+    args.scale = case_.spec().scale;
     args.causal = case_.spec().causal;
     args.log = case_.log;
+    args.dropout_p = case_.spec().dropout.p;
+    args.dropout_seed.value = static_cast<int64_t>(case_.spec().dropout.seed);
+    args.dropout_offset.value = static_cast<int64_t>(case_.spec().dropout.offset);
     args.rung = rung;
     return args;
   }
@@ -90,6 +100,7 @@ class normalisation : public problem {
   }
 
   softmax_case case_;
+  std::vector<int64_t> rows_;
 
  private:
   inline static const std::vector<const char*> cpu_rungs{"stream"};
@@ -102,7 +113,6 @@ class normalisation : public problem {
             .call = [this, rung](nf_stream stream) { run(rung, stream); }};
   }
 
-  std::vector<int64_t> rows_;
   reference::expectation expected_;
 };
 
@@ -151,10 +161,7 @@ class backward_softmax : public normalisation {
 
   void fill(uint64_t seed) override {
     y_.fill_normal(seed);  // logits, made probabilities in place
-    nf_softmax_args args = common(nullptr);
-    args.x = y_;
-    args.y = y_;
-    softmax(args);
+    softmax({.x = y_, .y = y_, .causal = case_.spec().causal, .log = case_.log});
     dy_.fill_normal(seed + 1);
     forget_expected();
   }
@@ -187,6 +194,54 @@ class backward_softmax : public normalisation {
   tensor y_, dy_, dx_;
 };
 
+class forward_dropout : public normalisation {
+ public:
+  explicit forward_dropout(const softmax_case& c)
+      : normalisation(c),
+        x_(c.in, c.where(), c.device),
+        y_(c.out, c.keeps_y ? c.where() : verify::layout{{0}}, c.device),
+        dropped_(c.out, c.where(), c.device) {}
+
+  void fill(uint64_t seed) override {
+    x_.fill_normal(seed);
+    forget_expected();
+  }
+  void poison() override {
+    y_.poison();
+    dropped_.poison();
+  }
+  std::vector<buffer> buffers() override {
+    std::vector<buffer> all{buffer_of(x_, x_.bytes(), false),
+                            buffer_of(dropped_, dropped_.bytes(), true)};
+    if (case_.keeps_y) all.push_back(buffer_of(y_, y_.bytes(), true));
+    return all;
+  }
+  verify::error_report check() override {
+    verify::error_report report = normalisation::check();
+    if (case_.keeps_y) report.add(judge(y_, y_.load_rows(rows_), expected_y_));
+    return report;
+  }
+
+ protected:
+  tensor& output() override { return dropped_; }
+  reference::expectation expect(std::span<const int64_t> rows) override {
+    expected_y_ = reference::softmax(case_.spec(), x_.load_rows(rows), {}, rows);
+    return reference::softmax_dropped(case_.spec(), expected_y_, rows);
+  }
+  void run(const char* rung, nf_stream stream) override {
+    nf_softmax_args args = common(rung);
+    args.x = x_;
+    if (case_.keeps_y) args.y = y_;
+    args.dropped = dropped_;
+    softmax(args, stream);
+  }
+  softmax_call rival_call() override { return call_without_pointers(); }
+
+ private:
+  tensor x_, y_, dropped_;
+  reference::expectation expected_y_;
+};
+
 // Elements that a causal mask leaves to be read.
 int64_t visible_elements(const softmax_case& c) {
   int64_t in_one = 0;
@@ -207,6 +262,8 @@ bench_case cases_softmax(const shape_entry& shape, const std::string& direction,
   c.queries = size_named(shape.options, "causal", 0);
   c.offset = size_named(shape.options, "offset", 0);
   c.log = size_named(shape.options, "log", 0) != 0;
+  c.dropout = size_named(shape.options, "dropout", 0);
+  c.keeps_y = size_named(shape.options, "recompute", 0) == 0;
   c.backward = direction == "backward";
   c.in = dtype_named(dtype.substr(0, dash));
   c.out = dash == std::string::npos ? c.in : dtype_named(dtype.substr(dash + 1));
@@ -221,16 +278,19 @@ bench_case cases_softmax(const shape_entry& shape, const std::string& direction,
                .name = shape.name,
                .shape = shape.sizes,
                .options = shape.options,
-               .kept_bytes = all * out};  // y; x is not needed any more
+               .kept_bytes = all * out};  // y, and x is not needed any more; or x instead
   // Hidden positions are written (0), not read.
   b.bytes_read = c.backward ? 2 * seen * out : seen * in;
-  b.bytes_written = c.backward ? all * in : all * out;
+  const int64_t outputs = c.dropout > 0 && c.keeps_y ? 2 : 1;
+  b.bytes_written = c.backward ? all * in : outputs * all * out;
   // Forward: subtract, exponential, add, multiply. Backward: multiply, add, subtract, multiply.
   b.flops = 4 * seen;
   const double mix = static_cast<double>(b.bytes_read) / static_cast<double>(b.bytes_written);
   b.ceiling = mix > 1.5 ? "2:1" : mix < 0.75 ? "1:2" : "copy";
   if (c.backward) {
     b.make = [c] { return std::make_unique<backward_softmax>(c); };
+  } else if (c.dropout > 0) {
+    b.make = [c] { return std::make_unique<forward_dropout>(c); };
   } else {
     b.make = [c] { return std::make_unique<forward_softmax>(c); };
   }

@@ -93,17 +93,52 @@ HWY_NOINLINE void backward_row(const Out* y, const Out* dy, In* dx, int64_t n, f
   }
 }
 
+// As backward_row, of what dropout leaves of dy. That is kept while the sum is found, unless the
+// row is too long; then it is drawn again.
+template <class In, class Out>
+HWY_NOINLINE void dropped_backward_row(const softmax_dropout& dropout, draw_block& draws,
+                                       int64_t index, const Out* y, const Out* dy, In* dx,
+                                       int64_t n, float scale, bool past_caches, float* kept) {
+  const bool fits = n <= kept_size;
+  const auto left_of_dy = [=, &draws](int64_t i, auto part) NF_VECTOR {
+    return hn::IfThenZeroElse(draws.drops(index + i, 1), part.load(dy + i, 0.0f));
+  };
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += block_size)
+    sum += sum_over<false>(
+        HWY_MIN(n - begin, block_size),
+        [=, &left_of_dy](vec acc, int64_t i, auto part) NF_VECTOR {
+          const vec p = part.load(y + begin + i, 0.0f), g = left_of_dy(begin + i, part);
+          if (fits) store(g, kept + begin + i);
+          return hn::IfThenElse(hn::Eq(p, set(0.0f)), acc, hn::MulAdd(p, g, acc));
+        },
+        [=](int64_t i) NF_VECTOR {
+          prefetch(y + begin + i + block_size);
+          prefetch(dy + begin + i + block_size);
+        });
+  const vec total = set(static_cast<float>(sum)), factor = set(scale * dropout.scale);
+  write<false>(n, dx, past_caches, [=, &left_of_dy](int64_t i, auto part) NF_VECTOR {
+    const vec p = part.load(y + i, 0.0f);
+    const vec g = fits ? load(kept + i) : left_of_dy(i, part);
+    return hn::IfThenZeroElse(hn::Eq(p, set(0.0f)), hn::Mul(hn::Mul(p, hn::Sub(g, total)), factor));
+  });
+}
+
 template <class In, class Out>
 void backward_range(const softmax_backward_problem& p, int64_t begin, int64_t end,
                     bool past_caches) {
   const auto& layout = p.layout;
   stack_space<In, all_bf16<In, Out>> space;
+  draw_block draws(p.dropout.seed.get(), p.dropout.offset.get(), p.dropout.keep_from);
   for (int64_t r = begin; r < end; ++r) {
-    const Out* y = static_cast<const Out*>(p.y) + row_offset(layout, p.y_index, r);
-    const Out* dy = static_cast<const Out*>(p.dy) + row_offset(layout, p.dy_index, r);
-    In* dx = static_cast<In*>(p.dx) + row_offset(layout, p.dx_index, r);
+    const Out* y = softmax_row<const Out>(layout, p.y_index, p.y, r);
+    const Out* dy = softmax_row<const Out>(layout, p.dy_index, p.dy, r);
+    In* dx = softmax_row<In>(layout, p.dx_index, p.dx, r);
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
-    if (p.log) {
+    if (p.dropout.on) {
+      dropped_backward_row(p.dropout, draws, r * layout.cols, y, dy, dx, n, p.scale, past_caches,
+                           space.kept[0]);
+    } else if (p.log) {
       backward_row<true>(y, dy, dx, n, p.scale, past_caches, space);
     } else {
       backward_row<false>(y, dy, dx, n, p.scale, past_caches, space);
@@ -175,10 +210,20 @@ void three_pass_forward(const softmax_forward_problem& p, int64_t first_row, int
   const auto& layout = p.layout;
   const float hidden = p.log ? -INFINITY : 0.0f;
   for (int64_t r = first_row; r < end_row; ++r) {
-    const In* x = static_cast<const In*>(p.x) + row_offset(layout, p.x_index, r);
-    Out* y = static_cast<Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const In* x = softmax_row<const In>(layout, p.x_index, p.x, r);
+    Out* y = softmax_row<Out>(layout, p.y_index, p.y, r);
+    Out* dropped = softmax_row<Out>(layout, p.dropped_index, p.dropped, r);
     const int64_t mask_row = row_offset(layout, p.mask_index, r);
     const int64_t y_stride = layout.col_stride[p.y_index];
+    const int64_t dropped_stride = layout.col_stride[p.dropped_index];
+    const auto store = [&](int64_t i, float value) {
+      const Out rounded = from_float<Out>(value);
+      if (y) y[i * y_stride] = rounded;
+      if (!dropped) return;
+      const bool kept = p.dropout.keeps(r * layout.cols + i);
+      dropped[i * dropped_stride] =
+          from_float<Out>(kept ? to_float(rounded) * p.dropout.scale : 0.0f);
+    };
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
 
     float max = -INFINITY;  // NaN is not above it, and comes back in the sum
@@ -199,9 +244,9 @@ void three_pass_forward(const softmax_forward_problem& p, int64_t first_row, int
       // NaN and Inf in the sum: every allowed position becomes NaN.
       else if (!(sum > 0))
         out = NAN;
-      y[i * y_stride] = from_float<Out>(out);
+      store(i, out);
     }
-    for (int64_t i = n; i < layout.cols; ++i) y[i * y_stride] = from_float<Out>(hidden);
+    for (int64_t i = n; i < layout.cols; ++i) store(i, hidden);
   }
 }
 
@@ -213,22 +258,26 @@ void three_pass_backward(const softmax_backward_problem& p, int64_t first_row, i
   const int64_t dx_stride = layout.col_stride[p.dx_index];
   const float nothing = p.log ? -INFINITY : 0.0f;
   for (int64_t r = first_row; r < end_row; ++r) {
-    const Out* y = static_cast<const Out*>(p.y) + row_offset(layout, p.y_index, r);
-    const Out* dy = static_cast<const Out*>(p.dy) + row_offset(layout, p.dy_index, r);
-    In* dx = static_cast<In*>(p.dx) + row_offset(layout, p.dx_index, r);
+    const Out* y = softmax_row<const Out>(layout, p.y_index, p.y, r);
+    const Out* dy = softmax_row<const Out>(layout, p.dy_index, p.dy, r);
+    In* dx = softmax_row<In>(layout, p.dx_index, p.dx, r);
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
 
+    const auto left_of_dy = [&](int64_t i) {
+      const bool kept = !p.dropout.on || p.dropout.keeps(r * layout.cols + i);
+      return kept ? to_float(dy[i * dy_stride]) : 0.0f;
+    };
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) {
-      const float out = to_float(y[i * y_stride]), slope = to_float(dy[i * dy_stride]);
+      const float out = to_float(y[i * y_stride]), slope = left_of_dy(i);
       if (out != nothing) sum += p.log ? slope : out * slope;
     }
 
-    const float total = static_cast<float>(sum);
+    const float total = static_cast<float>(sum), scale = p.scale * p.dropout.scale;
     for (int64_t i = 0; i < n; ++i) {
-      const float out = to_float(y[i * y_stride]), slope = to_float(dy[i * dy_stride]);
+      const float out = to_float(y[i * y_stride]), slope = left_of_dy(i);
       const float d = p.log ? slope - std::exp(out) * total : out * (slope - total);
-      dx[i * dx_stride] = from_float<In>(out != nothing ? p.scale * d : 0.0f);
+      dx[i * dx_stride] = from_float<In>(out != nothing ? scale * d : 0.0f);
     }
     for (int64_t i = n; i < layout.cols; ++i) dx[i * dx_stride] = from_float<In>(0.0f);
   }
@@ -238,7 +287,9 @@ constexpr const char* rungs[] = {"three_pass", "stream"};
 enum rung : int { three_pass, stream };
 
 // "stream" where the columns of all tensors named by `unit` lie side by side, else "three_pass".
-int choose_rung(const char* asked, const row_layout<3>& layout, std::initializer_list<int> unit) {
+template <int kTensors>
+int choose_rung(const char* asked, const row_layout<kTensors>& layout,
+                std::initializer_list<int> unit) {
   bool side_by_side = true;
   for (int t : unit) side_by_side &= layout.col_stride[t] == 1 || layout.cols == 1;
   if (!asked) return side_by_side ? stream : three_pass;
@@ -260,12 +311,13 @@ bool past_caches(bool in_place, int64_t bytes_out) {
 }  // namespace
 
 void softmax_forward(const softmax_forward_problem& p) {
-  const int rung = choose_rung(p.rung, p.layout, {p.x_index, p.y_index});
+  const int rung = choose_rung(p.rung, p.layout, {p.x_index, p.y_index, p.dropped_index});
   const int64_t row_bytes = p.layout.cols * (bytes_of(p.in) + bytes_of(p.out));
   const row_split split = split_rows(p.layout.rows, row_bytes);
   const char* isa = isa_name();
   if (rung == stream) {
-    const bool past = past_caches(p.x == p.y, p.layout.rows * p.layout.cols * bytes_of(p.out));
+    const bool past = past_caches(p.x == p.y || p.x == p.dropped,
+                                  p.layout.rows * p.layout.cols * bytes_of(p.out));
     parallel_rows(p.layout.rows, split, [&](int64_t begin, int64_t end) {
       HWY_DYNAMIC_DISPATCH(forward_rows)(p, begin, end, past);
     });

@@ -1,5 +1,6 @@
 // The forward rows of the rung "stream". Compiled once per instruction set, as backend/cpu/vec.hpp.
 
+#include "backend/cpu/draws.hpp"
 #include "backend/cpu/reduce.hpp"
 #include "ops/softmax/softmax.hpp"
 
@@ -234,6 +235,16 @@ HWY_INLINE void fill_hidden(int64_t n, Out* out, float value, bool past_caches) 
   write<false>(n, out, past_caches, [=](int64_t, auto) NF_VECTOR { return all; });
 }
 
+// A row of y after dropout; `out` may be y. `index` is the number of its first element.
+template <class Out>
+HWY_NOINLINE void drop_row(const softmax_dropout& dropout, draw_block& draws, int64_t index,
+                           int64_t n, const Out* y, Out* out, bool past_caches) {
+  const vec factor = set(dropout.scale);
+  write<false>(n, out, past_caches, [=, &draws](int64_t i, auto part) NF_VECTOR {
+    return hn::IfThenZeroElse(draws.drops(index + i, 1), hn::Mul(part.load(y + i, 0.0f), factor));
+  });
+}
+
 // `row_at` makes the row that begins at x.
 template <class In, class Out, class RowAt>
 HWY_INLINE void forward_range(const softmax_forward_problem& p, int64_t begin, int64_t end,
@@ -242,12 +253,18 @@ HWY_INLINE void forward_range(const softmax_forward_problem& p, int64_t begin, i
   constexpr bool pairs = all_bf16<typename row_type::value, Out>;
   const auto& layout = p.layout;
   stack_space<Out, pairs> space;
+  draw_block draws(p.dropout.seed.get(), p.dropout.offset.get(), p.dropout.keep_from);
+  // What dropout will read passes through the caches.
+  const bool y_past_caches = past_caches && !p.dropout.on;
   for (int64_t r = begin; r < end; ++r) {
-    const row_type row = row_at(static_cast<const In*>(p.x) + row_offset(layout, p.x_index, r), r);
-    Out* y = static_cast<Out*>(p.y) + row_offset(layout, p.y_index, r);
+    const row_type row = row_at(softmax_row<const In>(layout, p.x_index, p.x, r), r);
+    Out* const dropped = softmax_row<Out>(layout, p.dropped_index, p.dropped, r);
+    Out* const y = p.y ? softmax_row<Out>(layout, p.y_index, p.y, r) : dropped;
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
-    forward_row(row, n, y, p.log, past_caches, space);
-    fill_hidden(layout.cols - n, y + n, p.log ? -INFINITY : 0.0f, past_caches);
+    forward_row(row, n, y, p.log, y_past_caches, space);
+    fill_hidden(layout.cols - n, y + n, p.log ? -INFINITY : 0.0f, y_past_caches);
+    if (p.dropout.on)
+      drop_row(p.dropout, draws, r * layout.cols, layout.cols, y, dropped, past_caches && p.y);
   }
   space.late.finish();
   if (past_caches) hwy::FlushStream();

@@ -11,12 +11,12 @@ constexpr const char* op = "softmax";
 constexpr std::array<row_shape, 17> same_type_shapes{{
     {2, 1, 1, 12},
     {4, 2, 1, 10},
-    {16, 2, 1, 10},
-    {32, 4, 1, 8},
+    {.lanes = 16, .vectors = 2, .cluster = 1, .resident = 10, .core = true},
+    {.lanes = 32, .vectors = 4, .cluster = 1, .resident = 8, .core = true},
     {64, 4, 1, 16},
-    {128, 4, 1, 8},
+    {.lanes = 128, .vectors = 4, .cluster = 1, .resident = 8, .core = true},
     {256, 4, 1, 4},
-    {512, 4, 1, 2},
+    {.lanes = 512, .vectors = 4, .cluster = 1, .resident = 2, .core = true},
     {512, 3, 2, 2},
     {512, 4, 2, 2},
     {512, 7, 2, 2, true},
@@ -47,14 +47,26 @@ constexpr const auto& shapes_for() {
     return widened_shapes;
 }
 
-template <class In, class Out, size_t kShape>
+// Every shape is built for plain calls, the core ones for dropout, where all tensors have one
+// dtype.
+template <class In, class Out>
+constexpr bool built(const row_shape& s, bool dropout) {
+  return !dropout || (s.core && sizeof(In) == sizeof(Out));
+}
+
+using launcher = void (*)(const softmax_backward_problem&, const backward_ranges&, nf_stream);
+
+template <class In, class Out, size_t kShape, bool kDropout>
 void launch_shape_of(const softmax_backward_problem& p, const backward_ranges& ranges,
                      nf_stream stream) {
   constexpr row_shape s = shapes_for<In, Out>()[kShape];
+  // Room to draw: fewer blocks, and y out of the way where a block is large.
+  constexpr int resident = kDropout && s.threads() < 512 ? (2 * s.resident + 2) / 3 : s.resident;
+  constexpr bool shared = s.shared || (kDropout && s.threads() == 512);
   const auto kernel =
-      softmax_backward_kernel<In, Out, s.lanes, s.vectors, s.cluster, s.resident, s.shared>;
+      softmax_backward_kernel<In, Out, s.lanes, s.vectors, s.cluster, resident, shared, kDropout>;
   constexpr int shared_bytes =
-      one_read_backward<In, Out, s.lanes, s.vectors, s.cluster, s.shared>::shared_bytes;
+      one_read_backward<In, Out, s.lanes, s.vectors, s.cluster, shared, kDropout>::shared_bytes;
   if (shared_bytes > 0)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
           op);
@@ -66,12 +78,19 @@ void launch_shape_of(const softmax_backward_problem& p, const backward_ranges& r
          stream, p, ranges);
 }
 
+template <class In, class Out, size_t kShape>
+constexpr std::array<launcher, 2> launchers_of() {
+  std::array<launcher, 2> both{launch_shape_of<In, Out, kShape, false>};
+  if constexpr (built<In, Out>(shapes_for<In, Out>()[kShape], true))
+    both[true] = launch_shape_of<In, Out, kShape, true>;
+  return both;
+}
+
 template <class In, class Out, size_t... kShape>
 void launch_one_read(const softmax_backward_problem& p, const backward_ranges& ranges, int shape,
                      nf_stream stream, std::index_sequence<kShape...>) {
-  static constexpr void (*table[])(const softmax_backward_problem&, const backward_ranges&,
-                                   nf_stream) = {launch_shape_of<In, Out, kShape>...};
-  table[shape](p, ranges, stream);
+  static constexpr std::array<launcher, 2> table[] = {launchers_of<In, Out, kShape>()...};
+  table[shape][p.dropout.on](p, ranges, stream);
 }
 
 template <class In, class Out>
@@ -84,15 +103,18 @@ void run(const softmax_backward_problem& p, nf_stream stream) {
   const backward_ranges ranges{range_of(p.layout, y), range_of(p.layout, dy)};
   const row_call call{op, "backward", p.rung, p.layout.rows, fits, extent_of(p.layout, dx), width};
   climb(
-      call, shapes, [](const row_shape&) { return true; },
+      call, shapes, [&](const row_shape& s) { return built<In, Out>(s, p.dropout.on); },
       [&](const launch_shape& s) {
         launch(op, softmax_backward_three_pass<In, Out>, s, stream, p);
       },
       [&](const launch_shape& s) {
-        launch(op,
-               fits ? softmax_backward_online<In, Out, width, online_threads>
-                    : softmax_backward_online<In, Out, 1, online_threads>,
-               s, stream, p, ranges);
+        const auto start = [&](auto kernel) { launch(op, kernel, s, stream, p, ranges); };
+        if (p.dropout.on)
+          start(fits ? softmax_backward_online<In, Out, width, online_threads, true>
+                     : softmax_backward_online<In, Out, 1, online_threads, true>);
+        else
+          start(fits ? softmax_backward_online<In, Out, width, online_threads, false>
+                     : softmax_backward_online<In, Out, 1, online_threads, false>);
       },
       [&](int shape) {
         launch_one_read<In, Out>(p, ranges, shape, stream,

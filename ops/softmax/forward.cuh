@@ -1,6 +1,7 @@
 // The forward kernels, from the naive rung up.
 #pragma once
 
+#include "backend/cuda/dropout.hpp"
 #include "backend/cuda/reduce.hpp"
 #include "backend/cuda/row.hpp"
 #include "backend/cuda/vec.hpp"
@@ -52,6 +53,40 @@ struct softmax_output {
   }
 };
 
+// Where a row's results go: y, the probabilities after dropout, or both.
+template <class Out>
+struct forward_outputs {
+  Out *y, *dropped;
+
+  // Without dropout, y is there, and that is not asked.
+  __device__ forward_outputs(const softmax_forward_problem& p, int64_t row, bool dropout)
+      : y(dropout ? softmax_row<Out>(p.layout, p.y_index, p.y, row)
+                  : static_cast<Out*>(p.y) + row_offset(p.layout, p.y_index, row)),
+        dropped(dropout ? softmax_row<Out>(p.layout, p.dropped_index, p.dropped, row) : nullptr) {}
+
+  // One result, over any strides.
+  __device__ void store(const softmax_forward_problem& p, int64_t row, int64_t c, float v) const {
+    const Out rounded = from_float<Out>(v);
+    if (y) y[c * p.layout.col_stride[p.y_index]] = rounded;
+    if (!dropped) return;
+    const bool kept = p.dropout.keeps(row * p.layout.cols + c);
+    dropped[c * p.layout.col_stride[p.dropped_index]] =
+        from_float<Out>(kept ? to_float(rounded) * p.dropout.scale : 0.0f);
+  }
+};
+
+// A vector of y after dropout. `index` is the number of its first element.
+template <class Out, int kWidth>
+__device__ inline packed<Out, kWidth> drop(const softmax_dropout& dropout, int64_t index,
+                                           const packed<Out, kWidth>& y) {
+  float v[kWidth];
+  unpack(y, v);
+  for_each_draw<kWidth>(dropout.seed.get(), dropout.offset.get(), keep_rule(dropout.keep_from),
+                        index,
+                        [&](int i, bool kept) { v[i] = kept ? v[i] * dropout.scale : 0.0f; });
+  return pack<Out, kWidth>(v);
+}
+
 // A row of one value.
 __device__ inline max_sum one(float v) {
   return v == -INFINITY ? max_sum::identity() : max_sum{v, 1.0f};
@@ -65,7 +100,7 @@ __global__ void softmax_forward_three_pass(const __grid_constant__ softmax_forwa
   for (int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; row < p.layout.rows;
        row += step) {
     const In* x = static_cast<const In*>(p.x) + row_offset(p.layout, p.x_index, row);
-    Out* y = static_cast<Out*>(p.y) + row_offset(p.layout, p.y_index, row);
+    const forward_outputs<Out> out(p, row, p.dropout.on);
     const int64_t mask_row = row_offset(p.layout, p.mask_index, row);
     const int64_t allowed = allowed_columns(p.causal, p.limit, row, p.layout.cols);
 
@@ -82,22 +117,21 @@ __global__ void softmax_forward_three_pass(const __grid_constant__ softmax_forwa
     }
     const softmax_output result(total, p.log);
     for (int64_t c = 0; c < p.layout.cols; ++c)
-      y[c * p.layout.col_stride[p.y_index]] =
-          from_float<Out>(result(value_at(p, x, mask_row, c, allowed)));
+      out.store(p, row, c, result(value_at(p, x, mask_row, c, allowed)));
   }
 }
 
 // online: a block walks its row twice; the first walk finds maximum and sum together. Any N, any
 // strides, any mask. With kWidth > 1 the row is read in 16-byte vectors.
-template <class In, class Out, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads)
+template <class In, class Out, int kWidth, int kThreads, bool kDropout>
+__global__ void __launch_bounds__(kThreads, kDropout ? 1 : 2)
     softmax_forward_online(const __grid_constant__ softmax_forward_problem p,
                            const __grid_constant__ memory_range range) {
   __shared__ warp_reduction<max_sum, kThreads, 1> reduction;
   int call = 0;
   for (int64_t row = blockIdx.x; row < p.layout.rows; row += gridDim.x, ++call) {
     const In* x = static_cast<const In*>(p.x) + row_offset(p.layout, p.x_index, row);
-    Out* y = static_cast<Out*>(p.y) + row_offset(p.layout, p.y_index, row);
+    const forward_outputs<Out> out(p, row, kDropout);
     const int64_t mask_row = row_offset(p.layout, p.mask_index, row);
     const int64_t cols = p.layout.cols;
     const int64_t allowed = allowed_columns(p.causal, p.limit, row, cols);
@@ -108,8 +142,7 @@ __global__ void __launch_bounds__(kThreads)
         mine = combine(mine, one(value_at(p, x, mask_row, c, allowed)));
       const softmax_output result(reduction.reduce(reduce_lanes<32>(mine), call), p.log);
       for (int64_t c = threadIdx.x; c < cols; c += kThreads)
-        y[c * p.layout.col_stride[p.y_index]] =
-            from_float<Out>(result(value_at(p, x, mask_row, c, allowed)));
+        out.store(p, row, c, result(value_at(p, x, mask_row, c, allowed)));
     } else {
       const int64_t begin = int64_t{threadIdx.x} * kWidth - misalignment(x);
       const auto load = [&](int64_t c, float(&v)[kWidth]) {
@@ -138,10 +171,15 @@ __global__ void __launch_bounds__(kThreads)
         load(c, v);
 #pragma unroll
         for (float& value : v) value = result(value);
-        if (c >= 0 && c + kWidth <= cols)
-          store_vector<Out, kWidth>(y + c, pack<Out, kWidth>(v));
-        else
-          store_edge(y, c, cols, pack<Out, kWidth>(v));
+        const auto store = [&](Out* to, const packed<Out, kWidth>& results) {
+          if (c >= 0 && c + kWidth <= cols)
+            store_vector<Out, kWidth>(to + c, results);
+          else
+            store_edge(to, c, cols, results);
+        };
+        const auto y = pack<Out, kWidth>(v);
+        if (!kDropout || out.y) store(out.y, y);
+        if constexpr (kDropout) store(out.dropped, drop(p.dropout, row * cols + c, y));
       }
     }
   }
@@ -155,7 +193,9 @@ __global__ void __launch_bounds__(kThreads)
 //   v = x[row]                        one vector load each, all in flight together
 //   (m, s) = reduce(max, sum of exp)  lanes, then warps, then blocks of the cluster
 //   y[row] = exp(v - m) / s           the exponential again: cheaper than keeping it
-template <class In, class Out, int kLanes, int kVectors, int kCluster, bool kTransformed>
+//   dropped[row] = dropout(y[row])    the same registers again
+template <class In, class Out, int kLanes, int kVectors, int kCluster, bool kTransformed,
+          bool kDropout>
 struct one_read_forward {
   static constexpr int width = 16 / sizeof(In);
   using slice = row_slice<width, kLanes, kVectors, kCluster>;
@@ -165,8 +205,10 @@ struct one_read_forward {
   const softmax_forward_problem& p;
   const memory_range& range;  // of x
 
-  // A thread's values of the row. With a mask or a scale, v is kept instead of x, as fp32.
+  // A thread's values of the row. A scale above 0 is applied whenever they are looked at; with a
+  // mask, or a scale that turns their order around, v is kept instead of x, as fp32.
   struct values {
+    float scale;
     held_vectors<In, width, kVectors, false> raw;
     float kept[kTransformed ? kVectors : 1][width];
 
@@ -176,6 +218,8 @@ struct one_read_forward {
         for (int j = 0; j < width; ++j) v[j] = kept[i][j];
       } else {
         unpack(raw.template get<slice>(i), v);
+#pragma unroll
+        for (float& value : v) value *= scale;
       }
     }
     __device__ float max() {
@@ -189,7 +233,7 @@ struct one_read_forward {
           best = fmaxf(best, largest(raw.template get<slice>(i)));
         }
       }
-      return best;
+      return kTransformed ? best : best * scale;
     }
   };
 
@@ -207,14 +251,18 @@ struct one_read_forward {
   }
 
   template <class Function>
-  __device__ void store(const slice& part, Out* y, int end, values& held, Function&& f) const {
+  __device__ void store(const slice& part, const forward_outputs<Out>& out, int64_t row, int end,
+                        values& held, Function&& f) const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       float v[width];
       held.get(i, v);
 #pragma unroll
       for (float& value : v) value = f(value);
-      part.store(y, end, i, pack<Out, width>(v));
+      const auto y = pack<Out, width>(v);
+      if (!kDropout || out.y) part.store(out.y, end, i, y);
+      if constexpr (kDropout)
+        part.store(out.dropped, end, i, drop(p.dropout, row * p.layout.cols + part.column(i), y));
     }
   }
 
@@ -232,13 +280,14 @@ struct one_read_forward {
       const bool live = per_block == 1 || wanted < p.layout.rows;
       const int64_t row = live ? wanted : 0;
       const In* x = static_cast<const In*>(p.x) + row_offset(p.layout, p.x_index, row);
-      Out* y = static_cast<Out*>(p.y) + row_offset(p.layout, p.y_index, row);
+      const forward_outputs<Out> out(p, row, kDropout);
       const int end = live ? static_cast<int>(p.layout.cols) : 0;
       const int readable =
           live ? static_cast<int>(allowed_columns(p.causal, p.limit, row, p.layout.cols)) : 0;
       const slice part(x);
 
       values held;
+      held.scale = p.scale;
       held.raw.load(part, x, readable, -INFINITY, range);
       if constexpr (kTransformed) transform(part, row, readable, held);
 
@@ -256,19 +305,22 @@ struct one_read_forward {
       max_sum found{near_max, reduce_lanes<near>(sum{total}).total};
       if constexpr (kLanes > 32) found = across_warps.reduce(found, call);
 
-      const softmax_output result(found, p.log);
-      if (p.log || result.poisoned()) {
-        store(part, y, end, held, [&](float v) { return result(v); });
+      const softmax_output result(found, !kDropout && p.log);
+      const auto plain = [&](float v) { return fast_exp(v - result.max) * result.factor; };
+      if constexpr (kDropout) {
+        // The generator once a vector, not twice: one way for poisoned rows and others.
+        store(part, out, row, end, held, [&](float v) { return v == -INFINITY ? 0.0f : plain(v); });
+      } else if (p.log || result.poisoned()) {
+        store(part, out, row, end, held, [&](float v) { return result(v); });
       } else {
-        store(part, y, end, held,
-              [&](float v) { return fast_exp(v - result.max) * result.factor; });
+        store(part, out, row, end, held, plain);
       }
     }
   }
 };
 
 template <class In, class Out, int kLanes, int kVectors, int kCluster, int kResident,
-          bool kTransformed>
+          bool kTransformed, bool kDropout>
 __global__ void __launch_bounds__(row_threads(kLanes),
                                   resident_blocks(kResident, row_threads(kLanes)))
     softmax_forward_kernel(const __grid_constant__ softmax_forward_problem p,
@@ -276,7 +328,7 @@ __global__ void __launch_bounds__(row_threads(kLanes),
 #if __CUDA_ARCH__ < 900
   if constexpr (kCluster > 1) return;
 #endif
-  one_read_forward<In, Out, kLanes, kVectors, kCluster, kTransformed>{p, range}.run();
+  one_read_forward<In, Out, kLanes, kVectors, kCluster, kTransformed, kDropout>{p, range}.run();
 }
 
 }  // namespace ninefold::cuda

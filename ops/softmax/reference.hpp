@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "verify/dropout.hpp"
 #include "verify/tensor.hpp"
 #include "verify/tolerance.hpp"
 
@@ -28,8 +29,9 @@ struct softmax_spec {
   nf_causal causal = NF_CAUSAL_NONE;
   bool log = false;
   softmax_mask mask = softmax_mask::none;
-  DLDataType in = f32;   // of x and dx
-  DLDataType out = f32;  // of y and dy
+  DLDataType in = f32;                // of x and dx
+  DLDataType out = f32;               // of y and dy
+  verify::dropout_spec dropout = {};  // p 0: none
 };
 
 using verify::expectation, verify::infinity, verify::reduction_error, verify::smallest_step,
@@ -166,6 +168,18 @@ inline std::vector<int64_t> all_rows(int64_t count, int64_t cols) {
   return rows;
 }
 
+// What dropout makes of the rows numbered `rows` of y, or leaves of those of dy.
+inline std::vector<double> softmax_dropped(const softmax_spec& spec, std::span<const double> values,
+                                           std::span<const int64_t> rows) {
+  std::vector<double> out(values.size());
+  const size_t n = static_cast<size_t>(spec.cols);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto element = static_cast<uint64_t>(rows[i / n]) * n + i % n;
+    out[i] = spec.dropout.keeps(element) ? values[i] * spec.dropout.scale() : 0;
+  }
+  return out;
+}
+
 // `x`, and `mask` unless spec.mask is none, hold the rows numbered `rows` one after the other.
 inline expectation softmax(const softmax_spec& spec, std::span<const double> x,
                            std::span<const double> mask, std::span<const int64_t> rows) {
@@ -188,8 +202,11 @@ inline expectation softmax(const softmax_spec& spec, std::span<const double> x,
   return softmax(spec, x, mask, all_rows(static_cast<int64_t>(x.size()), spec.cols));
 }
 
+// With dropout, dy is what arrives at its result.
 inline expectation softmax_backward(const softmax_spec& spec, std::span<const double> y,
                                     std::span<const double> dy, std::span<const int64_t> rows) {
+  std::vector<double> left;
+  if (spec.dropout.p > 0) dy = left = softmax_dropped(spec, dy, rows);
   expectation e{std::vector<double>(y.size()), std::vector<double>(y.size())};
   const size_t n = static_cast<size_t>(spec.cols);
 #pragma omp parallel for if (y.size() > 65536)
@@ -206,6 +223,16 @@ inline expectation softmax_backward(const softmax_spec& spec, std::span<const do
 inline expectation softmax_backward(const softmax_spec& spec, std::span<const double> y,
                                     std::span<const double> dy) {
   return softmax_backward(spec, y, dy, all_rows(static_cast<int64_t>(y.size()), spec.cols));
+}
+
+// What the forward makes of y, where `y` is what is expected of that.
+inline expectation softmax_dropped(const softmax_spec& spec, const expectation& y,
+                                   std::span<const int64_t> rows) {
+  expectation e{softmax_dropped(spec, y.values, rows), softmax_dropped(spec, y.allowed, rows)};
+  const double last = verify::epsilon(spec.out) + unit;
+  for (size_t i = 0; i < e.values.size(); ++i)
+    if (e.values[i] != 0) e.allowed[i] += last * std::abs(e.values[i]) + smallest_step(spec.out);
+  return e;
 }
 
 }  // namespace ninefold::reference

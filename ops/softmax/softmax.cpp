@@ -37,9 +37,30 @@ causal_limit checked_causal(const nf_softmax_args& args, const view& v) {
   return {queries, args.causal == NF_CAUSAL_BOTTOM_RIGHT ? keys - queries + 1 : 1};
 }
 
-void check_log(const nf_softmax_args& args) {
+bool checked_log(const nf_softmax_args& args) {
   if (args.log != 0 && args.log != 1)
     fail(NF_INVALID_ARGUMENT, "%s: log: expected 0 or 1, got %d", op, static_cast<int>(args.log));
+  if (args.log && args.dropout_p != 0)
+    fail(NF_UNSUPPORTED, "%s: dropout_p: expected 0 with log, got %g", op, args.dropout_p);
+  return args.log != 0;
+}
+
+softmax_dropout checked_dropout(const nf_softmax_args& args, const view& y, const view& out) {
+  if (!(args.dropout_p >= 0 && args.dropout_p <= 1))
+    fail(NF_INVALID_ARGUMENT, "%s: dropout_p: expected a number in [0, 1], got %g", op,
+         args.dropout_p);
+  const auto number = [&](const char* name, const nf_integer& from) -> integer {
+    if (!from.tensor) return {nullptr, from.value};
+    const view v = check_one_element(op, name, from.tensor, dtype::i64, y);
+    require_no_overlap(op, v, y, false);
+    require_no_overlap(op, v, out, false);
+    return {static_cast<const int64_t*>(v.data), 0};
+  };
+  const integer seed = number("dropout_seed", args.dropout_seed);
+  const integer offset = number("dropout_offset", args.dropout_offset);
+  const uint64_t keep_from = dropout_threshold(args.dropout_p);
+  if (keep_from == 0) return {};
+  return {true, keep_from, dropout_scale(keep_from), seed, offset};
 }
 
 // `mask` as if it had x's shape: size-1 and missing leading dimensions get stride 0.
@@ -73,21 +94,37 @@ mask_kind kind_of(const view& mask, const view& x) {
 
 void forward(const nf_softmax_args& args, nf_stream stream) {
   const view x = check_view(op, "x", args.x);
-  const view y = check_view(op, "y", args.y);
   require_float(op, x);
-  require_float(op, y);
-  require_same_shape(op, x, y);
-  require_same_device(op, x, y);
-  require_same_or_wider(x, y);
-  require_distinct_elements(op, y);
-  require_no_overlap(op, x, y, true);
+  const auto output = [&](const char* name, const DLTensor* tensor) {
+    const view v = check_view(op, name, tensor);
+    require_float(op, v);
+    require_same_shape(op, x, v);
+    require_same_device(op, x, v);
+    require_same_or_wider(x, v);
+    require_distinct_elements(op, v);
+    require_no_overlap(op, x, v, true);
+    return v;
+  };
+  // Where only one of the outputs is given, it stands for both.
+  const bool has_y = args.y || !args.dropped;
+  const view y = has_y ? output("y", args.y) : output("dropped", args.dropped);
+  const view dropped = args.dropped ? output("dropped", args.dropped) : y;
+  if (has_y && args.dropped) {
+    require_same_dtype(op, y, dropped);
+    require_no_overlap(op, y, dropped, false);
+  }
 
   softmax_forward_problem p{};
   p.scale = checked_scale(args.scale);
   p.limit = checked_causal(args, x);
   p.causal = args.causal != NF_CAUSAL_NONE;
-  check_log(args);
-  p.log = args.log != 0;
+  p.log = checked_log(args);
+  p.dropout = checked_dropout(args, y, dropped);
+  if (p.dropout.on && !args.dropped)
+    fail(NF_INVALID_ARGUMENT, "%s: dropped: expected a tensor with dropout_p %g, got NULL", op,
+         args.dropout_p);
+  if (p.log && args.dropped) fail(NF_UNSUPPORTED, "%s: dropped: expected NULL with log", op);
+  p.dropout.on = args.dropped != nullptr;
 
   view mask = x;
   if (args.mask) {
@@ -95,15 +132,17 @@ void forward(const nf_softmax_args& args, nf_stream stream) {
     require_same_device(op, x, mask);
     p.mask_type = kind_of(mask, x);
     require_no_overlap(op, mask, y, false);
+    require_no_overlap(op, mask, dropped, false);
     mask = broadcast_mask(mask, x);
     p.mask = mask.data;
   }
   p.rung = asked_rung(op, args.rung);
   if (x.count == 0) return record({.op = op, .direction = "forward"});
 
-  p.layout = collapse_rows<3>({&x, &y, &mask});
+  p.layout = collapse_rows<softmax_forward_problem::tensor_count>({&x, &y, &dropped, &mask});
   p.x = x.data;
-  p.y = y.data;
+  p.y = has_y ? y.data : nullptr;
+  p.dropped = args.dropped ? dropped.data : nullptr;
   p.in = x.type;
   p.out = y.type;
   if (x.device.device_type == kDLCPU) {
@@ -132,12 +171,12 @@ void backward(const nf_softmax_args& args, nf_stream stream) {
   p.scale = checked_scale(args.scale);
   p.limit = checked_causal(args, y);
   p.causal = args.causal != NF_CAUSAL_NONE;
-  check_log(args);
-  p.log = args.log != 0;
+  p.log = checked_log(args);
+  p.dropout = checked_dropout(args, y, dx);
   p.rung = asked_rung(op, args.rung);
   if (y.count == 0) return record({.op = op, .direction = "backward"});
 
-  p.layout = collapse_rows<3>({&y, &dy, &dx});
+  p.layout = collapse_rows<softmax_backward_problem::tensor_count>({&y, &dy, &dx});
   p.y = y.data;
   p.dy = dy.data;
   p.dx = dx.data;
