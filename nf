@@ -57,12 +57,14 @@ need() {
 
 # ready [CMAKE-ARG...]: what is needed is installed, and build/ is configured. Runs cmake on the
 # first call, with arguments, or when what cmake itself would not notice has changed: the checkout
-# moved, or nvcc came or went.
+# moved, nvcc or torch came or went.
 ready() {
   need "${packages[@]}"
-  local nvcc setting fresh=()
+  local nvcc torch setting fresh=()
   nvcc=${CUDACXX:-$(PATH=$PATH:/usr/local/cuda/bin; type -P nvcc || true)}
-  setting="$root, nvcc: ${nvcc:-none}"
+  torch=$(python3 -c 'from importlib import metadata, util
+print(util.find_spec("torch").origin, metadata.version("torch"))' 2>/dev/null || true)
+  setting="$root, nvcc: ${nvcc:-none}, torch: ${torch:-none}"
   if [[ ! -e $build/configured-for || $(<"$build/configured-for") != "$setting" ]]; then
     fresh=(--fresh -G Ninja)
   elif [[ $# -eq 0 ]]; then
@@ -84,6 +86,11 @@ say_devices() {
   absent=$(sed -n 's/^NF_CUDA_ABSENT:INTERNAL=//p' "$build/CMakeCache.txt")
   if compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; then gpu='a GPU is here'; fi
   if [[ $absent ]]; then say "CPU backend only; $absent"; else say "CPU and CUDA backends; $gpu"; fi
+}
+say_door() {
+  local absent
+  absent=$(sed -n 's/^NF_TORCH_ABSENT:INTERNAL=//p' "$build/CMakeCache.txt")
+  say "${absent:-with the PyTorch door}"
 }
 
 program() {
@@ -119,6 +126,7 @@ run_tests() {
   ready
   compile
   say_devices
+  say_door
   exec ctest --test-dir "$build" --output-on-failure "$@"
 }
 
@@ -184,6 +192,7 @@ case $command in
     ready "$@"
     compile
     say_devices
+    say_door
     ;;
   format) format "$@" ;;
   package) package ;;

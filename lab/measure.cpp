@@ -202,4 +202,7 @@ nf_lab_ratio nf_lab_ratio_of(const nf_lab_measurement* m, int rival, int ours) {
 const char* nf_lab_timer(const nf_lab_measurement* m) { return m->timer.c_str(); }
 const char* nf_lab_cache_text(const nf_lab_measurement* m) { return m->cache.c_str(); }
 void nf_lab_free(nf_lab_measurement* m) { delete m; }
+nf_status nf_lab_fail(nf_status status, const char* text) {
+  return ninefold::lab::failed(status, text);
+}
 const char* nf_lab_last_error(void) { return ninefold::lab::last_error_text.c_str(); }

@@ -22,7 +22,8 @@ std::string markdown_tables(const std::vector<nlohmann::json>& rows, const sourc
 
 // Replaces what lies between `<!-- ledger:begin NAME -->` and `<!-- ledger:end NAME -->` by the
 // table NAME. Names are OP-DEVICE (every case), OP-DEVICE-summary (counts, worst, mean, best) and
-// OP-DEVICE-rungs (the ladder), DEVICE being cpu or cuda. Filling twice changes nothing.
+// OP-DEVICE-rungs (the ladder), DEVICE being cpu or cuda; rivals-DEVICE and rivals-DEVICE-summary
+// are all ops as they were timed through PyTorch. Filling twice changes nothing.
 // Throws std::invalid_argument, naming the line, for unbalanced markers and unknown names.
 std::string fill_markdown(const std::string& text, const std::vector<nlohmann::json>& rows,
                           const source_hashes& current);

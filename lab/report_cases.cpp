@@ -12,11 +12,17 @@ std::optional<double> measured_case::middle() const {
   return (*own->ratio)[1];
 }
 
-std::optional<double> measured_case::rival_ms() const {
-  if (!own || own->rival.empty()) return std::nullopt;
+const row* measured_case::rival() const {
+  if (!own || own->rival.empty()) return nullptr;
   for (const row* r : rows()) {
-    if (r != own && r->label() == own->rival) return r->ms;
+    if (r != own && r->label() == own->rival) return r;
   }
+  return nullptr;
+}
+
+std::optional<double> measured_case::rival_ms() const {
+  if (const row* r = rival()) return r->ms;
+  if (!own) return std::nullopt;
   // An op that is nothing but a stream has the ceiling itself for a rival.
   const auto total = own->bytes_read.value_or(0) + own->bytes_written.value_or(0);
   if (own->rival.starts_with("ceiling") && own->ceiling_gbps && *own->ceiling_gbps > 0 && total > 0)

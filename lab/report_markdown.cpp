@@ -1,4 +1,6 @@
 // The Markdown tables, and the filling of marked places in a page.
+#include "lab/report_markdown.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +14,6 @@
 
 namespace ninefold::lab {
 namespace report {
-namespace {
-
-std::string code(const std::string& text) { return markdown(text.empty() ? missing : text); }
 
 std::string case_name(const measured_case& c) {
   std::string shape;
@@ -26,11 +25,11 @@ std::string case_name(const measured_case& c) {
   return markdown(shape.empty() ? title : fmt::format("{} ({})", shape, title));
 }
 
-// Under each table: where its numbers come from.
-std::string source_line(const device_group& device, const op_group& op) {
+std::string source_line(const device_group& device,
+                        const std::vector<const measured_case*>& cases) {
   std::set<std::string> commits, days, suites;
-  for (const measured_case& c : op.cases) {
-    for (const row* r : c.rows()) {
+  for (const measured_case* c : cases) {
+    for (const row* r : c->rows()) {
       commits.insert(brief_commit(*r));
       if (!r->started.empty()) days.insert(date(r->started));
       if (!r->suite.empty()) suites.insert(r->suite);
@@ -42,7 +41,7 @@ std::string source_line(const device_group& device, const op_group& op) {
       text += fmt::format("{}{}", text.empty() ? "" : " and ", item);
     return text.empty() ? text : fmt::format(", {} {}", name, markdown(text));
   };
-  const totals t = count(all_cases(op));
+  const totals t = count(cases);
   std::string line = markdown(device.device_name) + joined("commit", commits) +
                      joined("measured", days) + joined("suite", suites) + ".";
   if (t.stale_cases) {
@@ -50,6 +49,10 @@ std::string source_line(const device_group& device, const op_group& op) {
   }
   return line + "\n";
 }
+
+namespace {
+
+std::string code(const std::string& text) { return markdown(text.empty() ? missing : text); }
 
 std::string case_table(const op_group& op) {
   std::string table =
@@ -154,21 +157,26 @@ table_name parsed(const std::string& name, const std::string& where) {
   if (second != std::string::npos) t.kind = name.substr(second + 1);
   const bool whole = second == std::string::npos || t.kind == "rungs" || t.kind == "summary";
   if (t.op.empty() || (t.device != "cpu" && t.device != "cuda") || !whole) {
-    throw std::invalid_argument(fmt::format(
-        "{}: no ledger table is called '{}'; expected OP-cpu or OP-cuda, with -summary or -rungs",
-        where, name));
+    throw std::invalid_argument(
+        fmt::format("{}: no ledger table is called '{}'; expected OP-cpu or OP-cuda, OP being "
+                    "rivals for all of "
+                    "them, with -summary or -rungs",
+                    where, name));
   }
   return t;
 }
 
 std::string table_of(const ledger& book, const table_name& name) {
   std::string text;
+  if (name.op == "rivals")
+    text = name.kind == "summary" ? rivals_summary(book, name.device)
+                                  : rivals_table(book, name.device);
   for (const device_group& device : book.devices) {
     if (device.device != name.device) continue;
     for (const op_group& op : device.ops) {
       if (op.op != name.op) continue;
       if (!text.empty()) text += '\n';
-      text += source_line(device, op) + '\n' +
+      text += source_line(device, all_cases(op)) + '\n' +
               (name.kind == "rungs"     ? rung_table(op)
                : name.kind == "summary" ? summary_table(op)
                                         : case_table(op));
@@ -198,8 +206,8 @@ std::string markdown_tables(const std::vector<nlohmann::json>& rows, const sourc
   for (const device_group& device : book.devices) {
     for (const op_group& op : device.ops) {
       text += fmt::format("{}## {} on {}\n\n{}\n{}\n{}", text.empty() ? "" : "\n", markdown(op.op),
-                          markdown(device.device_name), source_line(device, op), summary_table(op),
-                          case_table(op));
+                          markdown(device.device_name), source_line(device, all_cases(op)),
+                          summary_table(op), case_table(op));
       const bool laddered = std::any_of(op.cases.begin(), op.cases.end(),
                                         [](const auto& c) { return !c.rungs.empty(); });
       if (laddered) text += fmt::format("\n{}", rung_table(op));

@@ -34,6 +34,14 @@ std::optional<std::array<double, 3>> interval(const json& object) {
   return values;
 }
 
+// Of the ratio by another clock than `ms`.
+std::optional<double> middle_of(const json& object, const char* figure) {
+  const json::json_pointer at(std::string("/ratios/") + figure);
+  if (!object.contains(at)) return std::nullopt;
+  const auto found = interval(object.at(at));
+  return found ? std::optional((*found)[1]) : std::nullopt;
+}
+
 named_sizes sizes_of(const json& object, const char* key) {
   named_sizes sizes;
   const auto it = object.find(key);
@@ -79,6 +87,8 @@ row typed(const json& j, const source_hashes& current) {
       {&row::flushed, "flushed"}};
   for (const auto& [member, key] : numbers) r.*member = number(j, key);
   r.ratio = interval(j);
+  r.kernel_ratio = middle_of(j, "kernel_ms");
+  r.call_ratio = middle_of(j, "call_ms");
   r.dirty = flag(j, "dirty", false);
   for (const char* reason : {"slowed", "power_capped"}) {
     const json::json_pointer at(std::string("/clocks/after/") + reason);
@@ -221,7 +231,8 @@ ledger read_rows(const std::vector<json>& rows, const source_hashes& current) {
       ceilings[{r.device, r.device_name}].push_back(&r);
       continue;
     }
-    const place where{r.device, r.device_name, r.op};
+    const bool from_python = r.suite.starts_with("rivals");
+    const place where{r.device, r.device_name, r.op + (from_python ? through_torch : "")};
     if (!found.contains(where)) order.push_back(where);
     candidate& c = found[where][{r.direction, r.dtype, r.case_name, r.shape, r.options}][r.run];
     c.started = std::max(c.started, r.started);

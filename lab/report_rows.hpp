@@ -17,6 +17,10 @@ namespace ninefold::lab::report {
 
 using named_sizes = std::vector<std::pair<std::string, int64_t>>;
 
+// Rows of the suite `rivals` come from Python: PyTorch's allocation and autograd are in everyone's
+// time. They are groups of their own, called by the op's name and this.
+inline constexpr const char* through_torch = " through PyTorch";
+
 // The order is the order of every table: what hurts comes first.
 enum class outcome { loss, failed, unclear, absent, unrated, tie, win };
 const char* word(outcome o);
@@ -29,7 +33,8 @@ struct row {
   std::optional<double> ms, ms_low, ms_high, gbps, tflops, ceiling_gbps, share, flops;
   std::optional<double> bytes_read, bytes_written, peak_bytes, kept_bytes, workspace_bytes;
   std::optional<double> error, error_ratio, worst, flushed;
-  std::optional<std::array<double, 3>> ratio;  // low, middle, high
+  std::optional<double> kernel_ratio, call_ratio;  // by clocks of their own: see the schema
+  std::optional<std::array<double, 3>> ratio;      // low, middle, high
   bool dirty = false, stale = false, slowed = false;
 
   bool ours() const { return provider == "ninefold"; }
@@ -52,7 +57,8 @@ struct measured_case {
 
   outcome result() const { return own ? own->result() : outcome::absent; }
   std::optional<double> middle() const;    // of the ratio
-  std::optional<double> rival_ms() const;  // of the one that the ratio was taken against
+  const row* rival() const;                // whom the ratio was taken against
+  std::optional<double> rival_ms() const;  // its time
   std::string title() const;               // "gpt2-attention, causal 1024"
   std::vector<const row*> rows() const;    // own, rungs, rivals
   int64_t width() const;                   // N, or the last size where there is no N

@@ -23,8 +23,9 @@ constexpr std::array fold_keys = {
     "commit",     "dirty",      "sources",         "suite",         "run",           "started",
     "launch",     "timer",      "cache",           "samples",       "ms_low",        "ms_high",
     "ceiling",    "share",      "ceiling_gbps",    "bytes_read",    "bytes_written", "flops",
-    "peak_bytes", "kept_bytes", "workspace_bytes", "first_call_ms", "error",         "error_ratio",
-    "worst",      "flushed",    "check",           "clocks",        "reason",        "schema"};
+    "peak_bytes", "kept_bytes", "workspace_bytes", "first_call_ms", "kernel_ms",     "host_ms",
+    "call_ms",    "ratios",     "error",           "error_ratio",   "worst",         "flushed",
+    "check",      "clocks",     "reason",          "schema"};
 
 void add_line(std::string& lines, std::string_view name, const std::string& value) {
   if (value.empty()) return;

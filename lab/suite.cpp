@@ -26,7 +26,11 @@ std::string utc_now() {
   return text;
 }
 
-run_facts facts(workbench& bench, const std::string& suite, uint64_t seed) {
+bool is_stream(const outcome& o) { return o.who.provider == "lab"; }
+
+}  // namespace
+
+run_facts facts_of(workbench& bench, const std::string& suite, uint64_t seed) {
   const auto host = make_cpu_workbench();
   run_facts out;
   out.started = utc_now();
@@ -39,9 +43,21 @@ run_facts facts(workbench& bench, const std::string& suite, uint64_t seed) {
   return out;
 }
 
-bool is_stream(const outcome& o) { return o.who.provider == "lab"; }
-
-}  // namespace
+std::vector<ordered_json> rows_of(const run_facts& run, const bench_case& c, workbench& bench,
+                                  const run_settings& settings) {
+  std::vector<ordered_json> rows;
+  outcome missing{.who = {.provider = "ninefold"}};
+  try {
+    for (const outcome& o : run_case(c, bench, settings))
+      rows.push_back(make_row(run, is_stream(o) ? ceiling_case(c) : c, o));
+    return rows;
+  } catch (const std::bad_alloc&) {
+    missing.reason = "not enough memory for the case's buffers";
+  } catch (const std::exception& e) {
+    missing.reason = e.what();
+  }
+  return {make_row(run, c, missing)};
+}
 
 run_settings settings_of(const std::string& suite, DLDevice device) {
   run_settings out;
@@ -56,25 +72,14 @@ std::vector<ordered_json> run_suite(const suite_settings& settings) {
   const std::vector<bench_case> cases = select_cases(settings.chosen);
   if (cases.empty()) throw std::invalid_argument("no case matches what was asked for");
   const auto bench = make_workbench(settings.chosen.device);
-  const run_facts run = facts(*bench, settings.chosen.suite, settings.each.seed);
+  const run_facts run = facts_of(*bench, settings.chosen.suite, settings.each.seed);
   std::vector<ordered_json> rows;
   for (size_t i = 0; i < cases.size(); ++i) {
     const bench_case& c = cases[i];
     if (settings.on_case)
       settings.on_case(
           {i, cases.size(), fmt::format("{} {} {} {}", c.op, c.direction, c.dtype, c.name)});
-    try {
-      for (const outcome& o : run_case(c, *bench, settings.each))
-        rows.push_back(make_row(run, is_stream(o) ? ceiling_case(c) : c, o));
-    } catch (const std::bad_alloc&) {
-      outcome missing{.who = {.provider = "ninefold"}};
-      missing.reason = "not enough memory for the case's buffers";
-      rows.push_back(make_row(run, c, missing));
-    } catch (const std::exception& e) {
-      outcome missing{.who = {.provider = "ninefold"}};
-      missing.reason = e.what();
-      rows.push_back(make_row(run, c, missing));
-    }
+    for (ordered_json& row : rows_of(run, c, *bench, settings.each)) rows.push_back(std::move(row));
   }
   free_ceiling_buffers();
   return rows;
@@ -82,7 +87,7 @@ std::vector<ordered_json> run_suite(const suite_settings& settings) {
 
 std::vector<ordered_json> measure_ceilings(DLDevice device, int64_t bytes) {
   const auto bench = make_workbench(device);
-  const run_facts run = facts(*bench, "info", 1);
+  const run_facts run = facts_of(*bench, "info", 1);
   std::vector<ordered_json> rows;
   for (const stream_mix& mix : all_mixes()) {
     const auto stream = make_ceiling(mix.name, bytes, device, bench->stream());

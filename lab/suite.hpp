@@ -25,7 +25,13 @@ struct suite_settings {
 // The quick suite's and the full suite's stop rules.
 run_settings settings_of(const std::string& suite, DLDevice device);
 
-// A case that cannot be set up (no memory for it, say) becomes a row that says so.
+// What the rows of a run on this device have alike. `suite` is its name.
+run_facts facts_of(workbench& bench, const std::string& suite, uint64_t seed);
+
+// The rows of one case. One that cannot be set up (no memory for it, say) is a row that says so.
+std::vector<nlohmann::ordered_json> rows_of(const run_facts& run, const bench_case& c,
+                                            workbench& bench, const run_settings& settings);
+
 // Throws ninefold::error if the device cannot be used, std::invalid_argument if nothing matches.
 std::vector<nlohmann::ordered_json> run_suite(const suite_settings& settings);
 

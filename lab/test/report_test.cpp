@@ -223,6 +223,62 @@ TEST(FillMarkdown, FillsAndIsIdempotent) {
   }
 }
 
+// A row of the suite that Python times, and its rival's.
+std::vector<json> through_pytorch(double middle, const std::string& verdict) {
+  json own = own_row(middle, verdict), rival = own;
+  own.update({{"suite", "rivals 5"},
+              {"rival", "QuACK 0.6.5"},
+              {"error", 1e-3},
+              {"peak_bytes", 1024},
+              {"kept_bytes", 0},
+              {"ratios",
+               {{"call_ms",
+                 {{"rival", "QuACK 0.6.5"}, {"ratio", {3.4, 3.5, 3.6}}, {"verdict", "WIN"}}}}}});
+  rival.update({{"suite", "rivals 5"},
+                {"provider", "QuACK 0.6.5"},
+                {"ms", 7.0},
+                {"error", 2e-3},
+                {"rival", nullptr},
+                {"ratio", nullptr},
+                {"verdict", nullptr}});
+  return {own, rival};
+}
+
+TEST(RivalsTable, IsALedgerOfItsOwn) {
+  std::vector<json> rows = through_pytorch(0.5, "LOSS");
+  rows.push_back(own_row(0.5, "LOSS"));  // the same case from the C++ lab
+  rows.back()["started"] = "2026-11-01";
+  const std::string rivals = fill_markdown(marked("rivals-cuda"), rows, {});
+  EXPECT_NE(rivals.find("| **LOSS** | softmax forward bf16 | M 8, N 500 (LOSS) | 1.00 | QuACK "
+                        "0.6.5 | 7.00 | 0.50× | 0.490–0.510 | – | 3.50× | 1.00 KiB / – | 0 / – | "
+                        "1.0e-03 / 2.0e-03 |"),
+            std::string::npos)
+      << rivals;
+  const std::string own = fill_markdown(marked("softmax-cuda"), rows, {});
+  EXPECT_NE(own.find("cuDNN 9.19"), std::string::npos) << own;
+  EXPECT_EQ(own.find("QuACK"), std::string::npos) << own;
+  EXPECT_NE(html_report(rows, {}).find("softmax through PyTorch"), std::string::npos);
+}
+
+TEST(RivalsTable, PutsLossesFirstAndAddsUp) {
+  std::vector<json> rows;
+  for (const auto& [middle, verdict] : {std::pair(2.0, "WIN"), {0.9, "LOSS"}, {0.5, "LOSS"}})
+    for (json& row : through_pytorch(middle, verdict)) rows.push_back(std::move(row));
+  const std::string text = fill_markdown(marked("rivals-cuda"), rows, {});
+  EXPECT_LT(text.find("0.50×"), text.find("0.90×"));
+  EXPECT_LT(text.find("0.90×"), text.find("2.00×"));
+  EXPECT_NE(fill_markdown(marked("rivals-cuda-summary"), rows, {})
+                .find("| softmax | forward | 2 | 0 | 0 | 0 | 1 | 0 | 0.50× | 0.965× | 2.00× | – | "
+                      "3.50× |"),
+            std::string::npos);
+  rows[0]["options"] = {{"log", 1}, {"offset", 1}};
+  EXPECT_NE(
+      fill_markdown(marked("rivals-cuda-summary"), rows, {}).find("| softmax log | forward |"),
+      std::string::npos);
+  EXPECT_NE(fill_markdown(marked("rivals-cpu"), rows, {}).find("No rows of rivals on cpu"),
+            std::string::npos);
+}
+
 TEST(FillMarkdown, LeavesOtherTextAlone) {
   for (const std::string text : {"", "\n", "no marker", "no marker\n\n", "<!-- a comment -->\n"}) {
     EXPECT_EQ(fill_markdown(text, synthetic::rows(), {}), text);

@@ -15,7 +15,7 @@ namespace ninefold::lab {
 namespace {
 
 TEST(Shapes, AreNamedOnceAndHaveAReason) {
-  for (const char* suite : {"quick", "full"})
+  for (const char* suite : {"quick", "full", "rivals"})
     for (const DLDeviceType type : {kDLCPU, kDLCUDA}) {
       std::set<std::string> seen;
       for (const bench_case& c : select_cases({"", suite, "", {type, 0}})) {

@@ -18,7 +18,7 @@ using verify::tensor;
 struct activation_case {
   int64_t rows, cols;
   nf_activation_kind kind;
-  bool gated, bias, backward;
+  bool gated, bias, forward, backward;
   DLDataType type;
   DLDevice device;
 
@@ -33,14 +33,15 @@ class activated : public problem {
         x_(c.type, c.where(), c.device),
         up_(c.type, c.where(c.gated), c.device),
         dy_(c.type, c.where(c.backward), c.device),
-        out_(c.type, c.where(), c.device),
+        y_(c.type, c.where(c.forward), c.device),
+        dx_(c.type, c.where(c.backward), c.device),
         dup_(c.type, c.where(c.gated && c.backward), c.device),
         bias_(c.type, {{c.cols}}, c.device),
         dbias_(c.type, {{c.cols}}, c.device),
         rows_(sampled_rows(c.rows, c.cols)) {
     bias_.fill_normal(11);
     if (!c.backward || !c.bias) return;
-    workspace_bytes_ = activation_workspace_size(args(nullptr));
+    workspace_bytes_ = activation_workspace_size(backward_args(nullptr));
     workspace_ = std::make_unique<tensor>(u8, verify::layout{{workspace_bytes_}}, c.device);
   }
 
@@ -48,33 +49,37 @@ class activated : public problem {
     x_.fill_normal(seed);
     up_.fill_normal(seed + 1);
     dy_.fill_normal(seed + 2);
-    expected_.values.clear();
+    known_ = false;
   }
   void poison() override {
-    for (tensor* t : {&out_, &dup_, &dbias_}) t->poison();
+    for (tensor* t : {&y_, &dx_, &dup_, &dbias_}) t->poison();
   }
   verify::error_report check() override {
-    if (expected_.values.empty()) expect();
+    if (!known_) expect();
     verify::error_report report;
-    report.add(judge(out_, out_.load_rows(rows_), expected_));
-    if (case_.backward && case_.gated)
-      report.add(judge(dup_, dup_.load_rows(rows_), expected_dup_));
-    if (case_.backward && case_.bias) report.add(judge(dbias_, dbias_.load(), expected_dbias_));
+    if (case_.forward) report.add(judge(y_, y_.load_rows(rows_), expected_y_));
+    if (!case_.backward) return report;
+    report.add(judge(dx_, dx_.load_rows(rows_), expected_dx_));
+    if (case_.gated) report.add(judge(dup_, dup_.load_rows(rows_), expected_dup_));
+    if (case_.bias) report.add(judge(dbias_, dbias_.load(), expected_dbias_));
     return report;
   }
   std::vector<contender> contenders() override {
     return own_contenders([this](const char* rung) { return ours(rung); }, "scalar", {});
   }
   std::vector<buffer> buffers() override {
-    std::vector<buffer> out{buffer_of(x_, x_.bytes(), false), buffer_of(out_, out_.bytes(), true)};
+    std::vector<buffer> out{buffer_of(x_, x_.bytes(), false)};
+    if (case_.forward) out.push_back(buffer_of(y_, y_.bytes(), true));
     if (case_.gated) out.push_back(buffer_of(up_, up_.bytes(), false));
-    if (case_.backward) out.push_back(buffer_of(dy_, dy_.bytes(), false));
-    if (case_.gated && case_.backward) out.push_back(buffer_of(dup_, dup_.bytes(), true));
+    if (!case_.backward) return out;
+    out.push_back(buffer_of(dy_, dy_.bytes(), false));
+    out.push_back(buffer_of(dx_, dx_.bytes(), true));
+    if (case_.gated) out.push_back(buffer_of(dup_, dup_.bytes(), true));
     return out;
   }
 
  private:
-  nf_activation_args args(const char* rung) const {
+  nf_activation_args inputs(const char* rung) const {
     nf_activation_args a{};
     a.kind = case_.kind;
     a.gating = case_.gated ? NF_ACTIVATION_TWO_TENSORS : NF_ACTIVATION_UNGATED;
@@ -82,12 +87,17 @@ class activated : public problem {
     if (case_.gated) a.up = up_;
     if (case_.bias) a.bias = bias_;
     a.rung = rung;
-    if (!case_.backward) {
-      a.y = out_;
-      return a;
-    }
+    return a;
+  }
+  nf_activation_args forward_args(const char* rung) const {
+    nf_activation_args a = inputs(rung);
+    a.y = y_;
+    return a;
+  }
+  nf_activation_args backward_args(const char* rung) const {
+    nf_activation_args a = inputs(rung);
     a.dy = dy_;
-    a.dx = out_;
+    a.dx = dx_;
     if (case_.gated) a.dup = dup_;
     if (case_.bias) a.dbias = dbias_;
     if (workspace_) a.workspace = *workspace_;
@@ -98,8 +108,8 @@ class activated : public problem {
             .rung = rung ? rung : "",
             .call =
                 [this, rung](nf_stream stream) {
-                  case_.backward ? activation_backward(args(rung), stream)
-                                 : activation(args(rung), stream);
+                  if (case_.forward) activation(forward_args(rung), stream);
+                  if (case_.backward) activation_backward(backward_args(rung), stream);
                 },
             .workspace_bytes = workspace_bytes_};
   }
@@ -117,12 +127,13 @@ class activated : public problem {
   }
 
   void expect() {
-    if (!case_.backward) {
-      expected_ = reference::activation_forward(spec(), x_.load_rows(rows_), up_of(rows_), bias());
-      return;
-    }
+    known_ = true;
+    if (case_.forward)
+      expected_y_ =
+          reference::activation_forward(spec(), x_.load_rows(rows_), up_of(rows_), bias());
+    if (!case_.backward) return;
     reference::activation_result r = gradients_of(rows_);
-    expected_ = r.dgate;
+    expected_dx_ = r.dgate;
     expected_dup_ = r.dup;
     if (case_.bias) expect_dbias();
   }
@@ -146,11 +157,12 @@ class activated : public problem {
   }
 
   activation_case case_;
-  tensor x_, up_, dy_, out_, dup_, bias_, dbias_;  // out_ is y, or dx
+  tensor x_, up_, dy_, y_, dx_, dup_, bias_, dbias_;
   int64_t workspace_bytes_ = 0;
   std::unique_ptr<tensor> workspace_;
   std::vector<int64_t> rows_;
-  verify::expectation expected_, expected_dup_, expected_dbias_;
+  bool known_ = false;  // what is expected of these inputs
+  verify::expectation expected_y_, expected_dx_, expected_dup_, expected_dbias_;
 };
 
 }  // namespace
@@ -163,7 +175,8 @@ bench_case cases_activation(const shape_entry& shape, const std::string& directi
   c.kind = static_cast<nf_activation_kind>(size_named(shape.options, "kind"));
   c.gated = size_named(shape.options, "gated", 0) != 0;
   c.bias = size_named(shape.options, "bias", 0) != 0;
-  c.backward = direction == "backward";
+  c.forward = direction != "backward";
+  c.backward = direction != "forward";
   c.type = dtype_named(dtype);
   c.device = device;
 
@@ -177,14 +190,19 @@ bench_case cases_activation(const shape_entry& shape, const std::string& directi
                .shape = shape.sizes,
                .options = shape.options};
   b.kept_bytes = 0;  // the backward starts from the inputs, which the matrix products kept
-  b.bytes_read = inputs + parameter + (c.backward ? c.bytes() : 0);
-  b.bytes_written = c.backward ? inputs + parameter : c.bytes();
   // An exponential and a division count as one each.
-  b.flops = (c.backward ? 20 : 10) * c.rows * c.cols;
-  if (c.backward)
-    b.ceiling = c.gated ? "3:2" : "2:1";
-  else
+  if (c.forward) {
+    b.bytes_read = inputs + parameter;
+    b.bytes_written = c.bytes();
+    b.flops = 10 * c.rows * c.cols;
     b.ceiling = c.gated ? "2:1" : "copy";
+  }
+  if (c.backward) {
+    b.bytes_read += inputs + parameter + c.bytes();
+    b.bytes_written += inputs + parameter;
+    b.flops += 20 * c.rows * c.cols;
+    b.ceiling = c.gated || c.forward ? "3:2" : "2:1";
+  }
   b.make = [c] { return std::make_unique<activated>(c); };
   return b;
 }

@@ -41,6 +41,8 @@ class Layering(unittest.TestCase):
                              ("lab/measure.cpp", "backend/view.hpp"),
                              ("gpt/model.cpp", "backend/view.hpp"),
                              ("cli/main.cpp", "backend/view.hpp"),
+                             ("bindings/torch/softmax.cpp", "backend/view.hpp"),
+                             ("bindings/torch/softmax.cpp", "ops/softmax/softmax.hpp"),
                              ("include/ninefold/types.h", "backend/view.hpp")]:
             with self.subTest(name=name, target=target):
                 self.assertTrue(self.faults(check.check_includes, name, f'#include "{target}"\n'))

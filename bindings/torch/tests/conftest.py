@@ -1,0 +1,20 @@
+"""What the tests of all operators share: devices, and the checks that every operator must pass."""
+
+import pytest
+import torch
+
+import ninefold.ops  # noqa: F401  registers torch.ops.ninefold
+
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=no_gpu)])
+def device(request) -> str:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(7)
+    torch.compiler.reset()

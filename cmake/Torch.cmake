@@ -1,0 +1,32 @@
+# NF_TORCH: the torch folder of NF_PYTHON, where that is 2.11 or later. NF_PYTHON is the python3 on
+# PATH, or the one that runs pip. Asked anew by every configuration, for another environment may be
+# active.
+if(SKBUILD)
+  set(NF_PYTHON ${Python3_EXECUTABLE})
+else()
+  find_program(NF_PYTHON python3 NO_CACHE REQUIRED)
+endif()
+set(look "import importlib.metadata as m, importlib.util as u
+print(m.version('torch'), u.find_spec('torch').submodule_search_locations[0], sep=';')")
+execute_process(COMMAND ${NF_PYTHON} -c "${look}" OUTPUT_VARIABLE found ERROR_QUIET
+                OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(reason "")
+if(NF_SANITIZE)
+  set(reason "Python would have to be built with sanitizers too")
+elseif(NOT found)
+  set(reason "no torch in ${NF_PYTHON}")
+else()
+  list(POP_FRONT found version NF_TORCH)
+  if(version VERSION_LESS 2.11)
+    set(reason "torch ${version} in ${NF_PYTHON}, and 2.11 is the oldest that will do")
+  endif()
+endif()
+if(reason)
+  set(reason "PyTorch door left out: ${reason}")
+  set(NF_TORCH "")
+  if(SKBUILD)
+    message(FATAL_ERROR "${reason}")
+  endif()
+  message(STATUS "${reason}")
+endif()
+set(NF_TORCH_ABSENT "${reason}" CACHE INTERNAL "Why there is no PyTorch door")
