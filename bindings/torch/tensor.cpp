@@ -16,6 +16,14 @@ struct known_dtype {
   DLDataType dlpack;
 };
 
+// A schema lets None pass for a tensor, as one that is not there.
+AtenTensorHandle defined(const Tensor& tensor) {
+  bool is_defined;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_is_defined(tensor.get(), &is_defined));
+  if (!is_defined) throw std::runtime_error("ninefold: expected a Tensor, got None");
+  return tensor.get();
+}
+
 DLDataType dlpack_dtype(const Tensor& tensor) {
   static const known_dtype known[] = {
       {aoti_torch_dtype_float32(), {kDLFloat, 32, 1}},
@@ -55,7 +63,7 @@ current_cuda_stream find_current_cuda_stream() {
 
 view::view(const Tensor& tensor) {
   int64_t rank;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(tensor.get(), &tensor_.data));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(defined(tensor), &tensor_.data));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &rank));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &tensor_.shape));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &tensor_.strides));
@@ -94,13 +102,13 @@ int64_t from_end(const Tensor& tensor, int64_t dim) {
 
 dtype_code dtype_of(const Tensor& tensor) {
   dtype_code code;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(defined(tensor), &code));
   return code;
 }
 
 std::span<const int64_t> shape_of(const Tensor& tensor) {
   int64_t rank, *sizes;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(tensor.get(), &rank));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(defined(tensor), &rank));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
   return {sizes, static_cast<size_t>(rank)};
 }

@@ -162,14 +162,16 @@ class Bench:
             loss_difference=max(abs(ours - theirs) / theirs for theirs, ours in losses),
         )
 
-    def profile(self, name: str, ms: float) -> Counter:
-        """Milliseconds of a step by group, and the slowest kernels. `ms` is the step's own time."""
+    def profile(self, name: str, taken: list) -> Counter:
+        """Milliseconds of a step by group, and the slowest kernels. What the kernels leave of the
+        steps that were taken before is idle: there the device waits for the host."""
         times = kernels(self.runs[name].profile(self.batch, 1000), self.device.type)
         groups: Counter = Counter()
         for kernel, (_, spent) in times.items():
             groups[group_of(kernel)] += spent
         if self.device.type == "cuda":
-            groups["idle"] = max(ms - groups.total(), 0.0)  # the device waits for the host
+            step = 1e3 * spread([step.seconds for step in taken]).middle
+            groups["idle"] = max(step - groups.total(), 0.0)
         slowest = sorted(times.items(), key=lambda item: -item[1][1])[:25]
         self.report(
             "profile",
@@ -232,9 +234,7 @@ def main() -> None:
     bench.compare(steps, "patched compile", "compile")
     bench.compare(steps, "patched", "eager")
     bench.compare(steps, "patched", "compile")
-    groups = {}
-    for name, taken in steps.items():
-        groups[name] = bench.profile(name, spread([1e3 * s.seconds for s in taken]).middle)
+    groups = {name: bench.profile(name, taken) for name, taken in steps.items()}
     print(table(groups), flush=True)
 
     for name in set(bench.runs) - {"compile"}:
@@ -242,7 +242,9 @@ def main() -> None:
     alone = {f"compile, {op}": partial(ninefold.patch, ops=op) for op in SWAPS}
     for name, change in {**alone, "patched compile, one-pass loss": one_pass_loss}.items():
         if "compile" in bench.runs and bench.add(name, change, compile=True):
-            bench.compare(bench.rounds(["compile", name]), name, "compile")
+            steps = bench.rounds(["compile", name])
+            bench.compare(steps, name, "compile")
+            bench.profile(name, steps[name])
             del bench.runs[name]
 
 

@@ -61,7 +61,8 @@ def test_parameters(device, norm, dtype, parameter_dtype, given):
     if norm == "rms_norm" and "bias" in given:
         pytest.skip("rms_norm has no bias")
     x = random(6, 40, dtype=dtype, device=device)
-    named = dict(zip(("weight", "bias"), parameters(norm, 40, parameter_dtype, device), strict=False))
+    affine = parameters(norm, 40, parameter_dtype, device)
+    named = dict(zip(("weight", "bias"), affine, strict=False))
     inputs = [x, *(named[name] if name in given else None for name in ("weight", "bias"))]
     upstream = torch.randn(6, 40, device=device).to(dtype)
     output, expected = ours(norm, *inputs), torchs(norm, *(exact := doubles(*inputs)))
