@@ -1,4 +1,4 @@
-"""A training step of a Llama with random weights, with and without Ninefold, and where its time goes.
+"""A training step of a Llama with random weights, with and without Ninefold: where its time goes.
 
     python llama_step.py --out llama.jsonl                       hidden 2048, 8 layers, on a GPU
     python llama_step.py --device cpu --hidden 64 --layers 2 --intermediate 128 --heads 4 \
@@ -56,7 +56,9 @@ def parse() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", help="of parameters and activations")
-    parser.add_argument("--autocast", action="store_true", help="fp32 parameters, dtype by autocast")
+    parser.add_argument(
+        "--autocast", action="store_true", help="fp32 parameters, dtype by autocast"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="timed steps of each way")
     parser.add_argument("--budget", type=float, default=480, help="seconds after which to stop")
     parser.add_argument("--out", type=Path, help="file for the lines of JSON")
@@ -87,7 +89,7 @@ class Bench:
                 file.write(line + "\n")
 
     def add(self, name: str, change: Callable | None = None, *, compile: bool = False) -> bool:
-        """A model from the same seed, changed, with its first steps taken; False where that fails."""
+        """A model from the same seed, changed, after two steps; False where that fails."""
         if not self.time_left():
             self.report("skipped", mode=name, reason="the budget is spent")
             return False
@@ -140,7 +142,7 @@ class Bench:
                 steps=len(taken),
                 ms=ms,
                 tokens_per_second=round(self.batch["labels"].numel() / ms.middle * 1e3),
-                peak_bytes=max((step.peak_bytes or 0 for step in taken)) or None,
+                peak_bytes=max(step.peak_bytes or 0 for step in taken) or None,
                 last_loss=taken[-1].loss,
             )
         return steps

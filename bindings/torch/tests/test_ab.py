@@ -120,7 +120,9 @@ def test_the_two_take_turns_in_going_first_and_see_every_batch():
     compare(noting(tiny("llama")), batches, swap="swiglu", steps=5)
     steps = [seen[i : i + 2] for i in range(0, 12, 2)]
     assert [tokens for step in steps for _, tokens in step] == [5, 5, 8, 8, 11, 11] * 2
-    assert len({step[0][0] for step in steps[::2]}) == len({step[0][0] for step in steps[1::2]}) == 1
+    assert (
+        len({step[0][0] for step in steps[::2]}) == len({step[0][0] for step in steps[1::2]}) == 1
+    )
     assert steps[0][0][0] == steps[1][1][0] != steps[0][1][0]
 
 
@@ -128,7 +130,10 @@ def test_traffic_is_what_the_definition_says(device):
     model = tiny("llama").to(device)
     result = compare(model, batch(device=device), swap="swiglu")
     tensor = 4 * ROWS * TOKENS * INTERMEDIATE
-    forward, backward = result.traffic["gated_activation"], result.traffic["gated_activation_backward"]
+    forward, backward = (
+        result.traffic["gated_activation"],
+        result.traffic["gated_activation_backward"],
+    )
     assert forward.calls == backward.calls == LAYERS
     assert forward.nbytes == LAYERS * 3 * tensor  # gate and up to the product
     assert backward.nbytes == LAYERS * 5 * tensor  # gate, up and gradient to two gradients

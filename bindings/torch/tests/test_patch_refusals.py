@@ -153,7 +153,9 @@ def test_a_float64_model_is_kept_as_a_whole():
     model = tiny("qwen3").double()
     patch = ninefold.patch(model)
     assert not any(patch.replaced.values())
-    assert {r for kept in patch.kept.values() for r in kept.values()} == {"it has float64 parameters"}
+    assert {r for kept in patch.kept.values() for r in kept.values()} == {
+        "it has float64 parameters"
+    }
     assert calls(model, batch()).ours == {}
 
 
@@ -175,7 +177,9 @@ def test_a_block_refuses_the_encoder_that_it_cannot_attend_to():
 
 
 def test_the_report_reads_well():
-    assert str(ninefold.patch(tiny("qwen3"))) == f"""\
+    assert (
+        str(ninefold.patch(tiny("qwen3")))
+        == f"""\
 ninefold.patch: Qwen3ForCausalLM, transformers {VERSION}
   add_rms_norm       2 replaced  model.layers.* (2)
   rms_norm           7 replaced  model.layers.*.self_attn.q_norm (2), \
@@ -184,14 +188,19 @@ model.layers.*.self_attn.k_norm (2), model.layers.*.input_layernorm (2), model.n
   apply_rotary       2 replaced  model.layers.*.self_attn (2)
   cross_entropy      1 replaced  the model
   attention and its dropout stay torch's: Ninefold has no such operator"""
+    )
     model = tiny("gpt2", resid_pdrop=0.1)
     model.transformer.h[0].mlp.act = nn.ReLU()
-    assert str(ninefold.patch(model, ops={"gelu", "dropout"})) == f"""\
+    assert (
+        str(ninefold.patch(model, ops={"gelu", "dropout"}))
+        == f"""\
 ninefold.patch: GPT2LMHeadModel, transformers {VERSION}
   gelu               1 replaced  transformer.h.*.mlp.act
-  dropout            4 replaced  transformer.h.*.attn.resid_dropout (2), transformer.h.*.mlp.dropout (2)
+  dropout            4 replaced  transformer.h.*.attn.resid_dropout (2), \
+transformer.h.*.mlp.dropout (2)
   dropout            1 kept      transformer.drop: its p is 0
-  dropout            2 kept      transformer.h.*.attn.attn_dropout (2): attention reads its p, and drops \
-by itself
+  dropout            2 kept      transformer.h.*.attn.attn_dropout (2): attention reads its p, \
+and drops by itself
   attention and its dropout stay torch's: Ninefold has no such operator
   dropout draws other masks than torch's from the same seed"""
+    )

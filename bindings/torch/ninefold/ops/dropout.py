@@ -48,7 +48,7 @@ _dropout_add = Op(
 )
 
 
-def _draw(input: Tensor) -> tuple:
+def draw(input: Tensor) -> tuple:
     """What makes the mask of one call, from torch's generator of the input's device: the arguments
     seed_tensor, or seed_tensor, seed and offset, of the operators.
 
@@ -70,7 +70,7 @@ def _draw(input: Tensor) -> tuple:
     return None, seed - 2**64 if seed >= 2**63 else seed, offset
 
 
-def _check(p: float) -> None:
+def check_p(p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be within 0 and 1, got {p}")
 
@@ -90,14 +90,14 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     dropped: with p = 0, or not `training`. Raises ValueError for a p outside of 0 to 1,
     NotImplementedError for another dtype.
     """
-    _check(p)
+    check_p(p)
     if not training or p == 0.0:
         return input
     if not inplace:
-        return _dropout(input, p, *_draw(input))
+        return _dropout(input, p, *draw(input))
     if torch.is_grad_enabled() and input.requires_grad:
-        return input.copy_(_dropout(input, p, *_draw(input)))
-    _dropout_(input, p, *_draw(input))
+        return input.copy_(_dropout(input, p, *draw(input)))
+    _dropout_(input, p, *draw(input))
     return input
 
 
@@ -109,10 +109,10 @@ def dropout_add(input: Tensor, residual: Tensor, p: float = 0.5, training: bool 
 
     Returns a fresh contiguous tensor, always.
     """
-    _check(p)
+    check_p(p)
     if not training or p == 0.0:
         return _dropout_add(input, residual, 0.0)
-    return _dropout_add(input, residual, p, *_draw(input))
+    return _dropout_add(input, residual, p, *draw(input))
 
 
 class Dropout(nn.Dropout):

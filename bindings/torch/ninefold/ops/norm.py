@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .dropout import _check as check_p
-from .dropout import _draw as draw
+from .dropout import check_p, draw
 from .op import Op
 
 Rounding = Literal["once", "llama"]

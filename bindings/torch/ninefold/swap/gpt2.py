@@ -30,7 +30,11 @@ def block(
     if encoder_hidden_states is not None:
         raise ValueError("encoder_hidden_states: this block has no cross-attention")
     attended, _ = self.attn(
-        self.ln_1(hidden_states), cache, attention_mask=attention_mask, use_cache=use_cache, **kwargs
+        self.ln_1(hidden_states),
+        cache,
+        attention_mask=attention_mask,
+        use_cache=use_cache,
+        **kwargs,
     )
     normed, hidden_states = self.ln_2(attended, hidden_states)
     return hidden_states + self.mlp(normed)

@@ -22,11 +22,9 @@ def norm(self, hidden_states: Tensor, residual: Tensor | None = None):
     shape, eps = self.weight.shape, self.variance_epsilon
     if residual is None:
         return rms_norm(hidden_states, shape, self.weight, eps, rounding="llama")
-    # Where autocast made them unlike, the sum is in the residual's fp32, and not rounded on the way.
+    # Where autocast made them unlike, the sum is in the residual's fp32, not rounded on the way.
     rounding = "llama" if hidden_states.dtype == residual.dtype else "once"
-    return rms_norm(
-        hidden_states, shape, self.weight, eps, residual=residual, rounding=rounding
-    )
+    return rms_norm(hidden_states, shape, self.weight, eps, residual=residual, rounding=rounding)
 
 
 def mlp(self, x: Tensor) -> Tensor:
@@ -85,7 +83,9 @@ def swaps(model_type: str) -> list[Swap | LossSwap]:
 
     def not_silu(_: str, module: nn.Module) -> str | None:
         activation = type(module.act_fn).__name__
-        return None if activation in ("SiLUActivation", "SiLU") else f"its activation is {activation}"
+        return (
+            None if activation in ("SiLUActivation", "SiLU") else f"its activation is {activation}"
+        )
 
     norms = Swap("rms_norm", (norm_class,), instead(norm), check=check_norm)
     return [

@@ -101,13 +101,15 @@ def patch(model: nn.Module, *, ops: str | Collection[str] | None = None) -> Patc
     """
     from transformers import PreTrainedModel, __version__
 
-    found = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
+    found = next(
+        (module for module in model.modules() if isinstance(module, PreTrainedModel)), None
+    )
     if found is None:
         raise TypeError(f"expected a model of transformers, got {type(model).__name__}")
     model_type = found.config.model_type
     if model_type not in _FAMILIES:
         raise NotImplementedError(
-            f"ninefold.patch knows {', '.join(_FAMILIES)}, not {model_type} ({type(found).__name__})"
+            f"ninefold.patch knows {', '.join(_FAMILIES)}, not {model_type}: {type(found).__name__}"
         )
     family = import_module(f".{_FAMILIES[model_type]}", __package__)
     swaps = family.swaps(model_type)
