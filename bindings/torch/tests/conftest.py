@@ -18,3 +18,16 @@ def device(request) -> str:
 def seed():
     torch.manual_seed(7)
     torch.compiler.reset()
+
+
+def captured(step):
+    """A CUDA graph of a step that must not wait for the device, and what the step returned."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    return graph, results

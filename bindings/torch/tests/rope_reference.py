@@ -1,7 +1,12 @@
 """Rotary position embedding by its definition, in float64."""
 
+from functools import partial
+
+import closeness
 import torch
 
+# The fp32 cos, sin and products of numbers up to 8.
+assert_rounded_once = partial(closeness.assert_rounded_once, rtol=0.0, atol=4e-6)
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
@@ -23,12 +28,6 @@ def turned(x: torch.Tensor, angle: torch.Tensor, interleaved: bool = False) -> t
         a, b = x.chunk(2, -1)
         x = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
     return torch.cat((x, rest), -1)
-
-
-def assert_rounded_once(actual: torch.Tensor, exact: torch.Tensor) -> None:
-    """Half a unit in the last place, and the fp32 cos, sin and products of numbers up to 8."""
-    half = torch.finfo(actual.dtype).eps / 2 if actual.dtype != torch.float32 else 0.0
-    torch.testing.assert_close(actual.double(), exact, rtol=half, atol=4e-6)
 
 
 def gradients(function, *inputs: torch.Tensor, upstreams: tuple) -> tuple:

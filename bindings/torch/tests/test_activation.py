@@ -3,14 +3,17 @@
 import itertools
 from functools import partial
 
+import closeness
 import pytest
 import torch
 import torch.nn.functional as F
+from closeness import gradients, spiky
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 import ninefold
 
+assert_rounded_once = partial(closeness.assert_rounded_once, rtol=2e-6, atol=4e-7)
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 ACTIVATIONS = {
     "gelu": (ninefold.gelu, F.gelu),
@@ -24,25 +27,6 @@ ACTIVATIONS = {
 with_activations = pytest.mark.parametrize(
     ("ours", "torchs"), ACTIVATIONS.values(), ids=ACTIVATIONS
 )
-
-
-def spiky(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Normal numbers with some large channels, as hidden states have them."""
-    values = torch.randn(shape, device=device)
-    values[..., ::7] *= 12
-    return values.to(dtype)
-
-
-def assert_rounded_once(actual: torch.Tensor, exact: torch.Tensor) -> None:
-    """Half a unit in the last place of the dtype, and a few of fp32, in which all is computed."""
-    half = torch.finfo(actual.dtype).eps / 2 if actual.dtype != torch.float32 else 0.0
-    torch.testing.assert_close(actual.double(), exact, rtol=half + 2e-6, atol=4e-7)
-
-
-def gradients(function, *inputs: torch.Tensor, upstream: torch.Tensor) -> tuple:
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    output = function(*inputs)
-    return output.detach(), *torch.autograd.grad(output, inputs, upstream.to(output.dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

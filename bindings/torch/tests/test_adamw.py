@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import no_gpu
+from conftest import captured, no_gpu
 from torch.library import opcheck
 
 import ninefold
@@ -357,14 +357,7 @@ def test_no_synchronisation_and_captured_by_a_graph(options):
     optimizer = ninefold.AdamW(mine, **{**options, "lr": lr})
     reference = torch.optim.AdamW(exact, lr=1e-2)
     set_gradients(mine, exact)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        optimizer.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        optimizer.step()
+    graph, _ = captured(optimizer.step)
     for _ in range(3):
         graph.replay()
     if "max_norm" in options:

@@ -4,7 +4,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import no_gpu
+from conftest import captured, no_gpu
 from torch.library import opcheck
 
 import ninefold
@@ -203,16 +203,9 @@ def test_no_synchronisation_and_captured_by_a_graph(way):
         loss = ninefold.cross_entropy(1 * leaf, target, **way)
         return loss, *torch.autograd.grad(loss, leaf)
 
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         leaf.normal_()
         target.random_(1000)
     graph.replay()
-    assert all(torch.equal(a, b) for a, b in zip(captured, step(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(results, step(), strict=True))

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from closeness import gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
@@ -14,12 +15,6 @@ import ninefold
 from conftest import no_gpu
 
 DTYPES = torch.float32, torch.bfloat16, torch.float16
-
-
-def gradients(function, *inputs: torch.Tensor, upstream: torch.Tensor) -> tuple:
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    output = function(*inputs)
-    return output.detach(), *torch.autograd.grad(output, inputs, upstream)
 
 
 def kept(*shape: int, device: str, p: float = 0.5) -> torch.Tensor:

@@ -3,15 +3,19 @@
 import itertools
 from functools import partial
 
+import closeness
 import pytest
 import torch
 import torch.nn.functional as F
+from closeness import gradients, spiky
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
 import ninefold
 
+# gate and up multiply what fp32 leaves.
+assert_rounded_once = partial(closeness.assert_rounded_once, rtol=2e-6, atol=4e-6)
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
@@ -37,26 +41,6 @@ ACTIVATIONS = {
 with_activations = pytest.mark.parametrize(
     ("ours", "composed"), ACTIVATIONS.values(), ids=ACTIVATIONS
 )
-
-
-def spiky(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Normal numbers with some large channels, as hidden states have them."""
-    values = torch.randn(shape, device=device)
-    values[..., ::7] *= 12
-    return values.to(dtype)
-
-
-def assert_rounded_once(actual: torch.Tensor, exact: torch.Tensor) -> None:
-    """Half a unit in the last place of the dtype, and a few of fp32 per unit of gate and up, in
-    which all is computed."""
-    half = torch.finfo(actual.dtype).eps / 2 if actual.dtype != torch.float32 else 0.0
-    torch.testing.assert_close(actual.double(), exact, rtol=half + 2e-6, atol=4e-6)
-
-
-def gradients(function, *inputs: torch.Tensor, upstream: torch.Tensor) -> tuple:
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    output = function(*inputs)
-    return output.detach(), *torch.autograd.grad(output, inputs, upstream.to(output.dtype))
 
 
 def joined(gate: torch.Tensor, up: torch.Tensor, interleaved: bool) -> torch.Tensor:

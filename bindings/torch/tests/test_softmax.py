@@ -3,12 +3,14 @@
 import itertools
 from functools import partial
 
+import closeness
 import pytest
 import torch
 from torch.library import opcheck
 
 import ninefold
 
+assert_rounded_once = partial(closeness.assert_rounded_once, rtol=2e-6, atol=1e-6)
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 FUNCTIONS = {
     "softmax": (ninefold.softmax, torch.softmax),
@@ -23,12 +25,6 @@ def gradients(function, *inputs: torch.Tensor, upstream: torch.Tensor) -> tuple:
     output = function(*inputs)
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     return output, *torch.autograd.grad(output, wanted, upstream.to(output.dtype))
-
-
-def assert_rounded_once(actual: torch.Tensor, exact: torch.Tensor) -> None:
-    """Half a unit in the last place of the dtype, and some of fp32, in which all is computed."""
-    half = torch.finfo(actual.dtype).eps / 2 if actual.dtype != torch.float32 else 0.0
-    torch.testing.assert_close(actual.double(), exact, rtol=half + 2e-6, atol=1e-6)
 
 
 LAYOUTS = {  # a tensor of shape (4, 5, 6) each, none of whose dimensions is like another
