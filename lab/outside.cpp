@@ -1,6 +1,6 @@
 // Whole cases with contenders from outside, behind lab.h: a problem whose parts are callbacks, and
 // the run that it is timed in.
-#include <algorithm>
+#include <memory>
 #include <ninefold/ninefold.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +9,7 @@
 #include "lab/ceilings.hpp"
 #include "lab/lab.h"
 #include "lab/registry.hpp"
+#include "lab/row.hpp"
 #include "lab/statistics.hpp"
 #include "lab/suite.hpp"
 
@@ -59,19 +60,13 @@ class outside_problem : public problem {
   const nf_lab_problem from_;
 };
 
-nlohmann::ordered_json sizes(const named_sizes& from) {
-  nlohmann::ordered_json out = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : from) out[name] = value;
-  return out;
-}
-
 nlohmann::ordered_json described(const bench_case& c) {
   return {{"op", c.op},
           {"direction", c.direction},
           {"dtype", c.dtype},
           {"case", c.name},
-          {"shape", sizes(c.shape)},
-          {"options", sizes(c.options)},
+          {"shape", json_of(c.shape)},
+          {"options", json_of(c.options)},
           {"bytes_read", c.bytes_read},
           {"bytes_written", c.bytes_written},
           {"flops", c.flops},

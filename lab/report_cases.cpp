@@ -1,7 +1,6 @@
 // Cases and their totals, once the rows are in place.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "lab/report_rows.hpp"
 
@@ -59,18 +58,28 @@ int64_t measured_case::elements() const {
   return static_cast<int64_t>(std::clamp(product, -9e18, 9e18));
 }
 
+std::pair<outcome, double> measured_case::rank() const { return {result(), middle().value_or(0)}; }
+
 std::vector<const measured_case*> op_group::losses_first() const {
   std::vector<const measured_case*> order = all_cases(*this);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return std::tuple(a->result(), a->middle().value_or(0)) <
-           std::tuple(b->result(), b->middle().value_or(0));
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
   return order;
+}
+
+void ratio_mean::add(double ratio) {
+  logarithms_ += std::log(ratio);
+  ++count_;
+}
+
+std::optional<double> ratio_mean::value() const {
+  if (count_ == 0) return std::nullopt;
+  return std::exp(logarithms_ / count_);
 }
 
 totals count(const std::vector<const measured_case*>& cases) {
   totals t;
-  double logarithms = 0;
+  ratio_mean ratios;
   for (const measured_case* c : cases) {
     ++t.cases[c->result()];
     if (c->own && c->own->stale) ++t.stale_cases;
@@ -81,11 +90,11 @@ totals count(const std::vector<const measured_case*>& cases) {
     const auto middle = c->middle();
     if (!middle) continue;
     ++t.rated;
-    logarithms += std::log(*middle);
+    ratios.add(*middle);
     if (!t.worst || *middle < *t.worst->middle()) t.worst = c;
     if (!t.best || *middle > *t.best->middle()) t.best = c;
   }
-  if (t.rated) t.geometric_mean = std::exp(logarithms / t.rated);
+  t.geometric_mean = ratios.value().value_or(0);
   return t;
 }
 

@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <tuple>
 
 #include "lab/report_markdown.hpp"
 #include "lab/report_text.hpp"
@@ -69,23 +67,6 @@ std::string line(const entry& e, bool clocks) {
                             pair(scientific(own.error), scientific(rival.error)));
 }
 
-// The mean of ratios is their geometric one.
-class mean {
- public:
-  void add(const std::optional<double>& ratio) {
-    if (!ratio) return;
-    sum_ += std::log(*ratio);
-    ++count_;
-  }
-  std::optional<double> value() const {
-    return count_ ? std::optional(std::exp(sum_ / count_)) : std::nullopt;
-  }
-
- private:
-  double sum_ = 0;
-  int count_ = 0;
-};
-
 bool has_clocks(const std::vector<entry>& entries) {
   return std::any_of(entries.begin(), entries.end(), [](const entry& e) {
     return e.at->own && (e.at->own->kernel_ratio || e.at->own->call_ratio);
@@ -110,10 +91,8 @@ std::string rivals_table(const ledger& book, const std::string& device) {
   for (const device_group& group : book.devices) {
     std::vector<entry> entries = entries_of(group);
     if (group.device != device || entries.empty()) continue;
-    std::stable_sort(entries.begin(), entries.end(), [](const entry& a, const entry& b) {
-      return std::tuple(a.at->result(), a.at->middle().value_or(0)) <
-             std::tuple(b.at->result(), b.at->middle().value_or(0));
-    });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const entry& a, const entry& b) { return a.at->rank() < b.at->rank(); });
     const bool clocks = has_clocks(entries);
     text += fmt::format(
         "{}{}\n| verdict | what | shape | ours, ms | fastest rival | its ms | its time over ours | "
@@ -134,15 +113,15 @@ std::string rivals_summary(const ledger& book, const std::string& device) {
     if (group.device != device || entries.empty()) continue;
     struct sums {
       std::vector<const measured_case*> cases;
-      mean kernels, calls;
+      ratio_mean kernels, calls;
     };
     std::map<std::pair<std::string, std::string>, sums> by_op;
     for (const entry& e : entries) {
       sums& s = by_op[{variant(e), e.at->direction}];
       s.cases.push_back(e.at);
       if (!e.at->own) continue;
-      s.kernels.add(e.at->own->kernel_ratio);
-      s.calls.add(e.at->own->call_ratio);
+      if (e.at->own->kernel_ratio) s.kernels.add(*e.at->own->kernel_ratio);
+      if (e.at->own->call_ratio) s.calls.add(*e.at->own->call_ratio);
     }
     const bool clocks = has_clocks(entries);
     text += fmt::format(

@@ -59,9 +59,11 @@ struct measured_case {
   std::optional<double> middle() const;    // of the ratio
   const row* rival() const;                // whom the ratio was taken against
   std::optional<double> rival_ms() const;  // its time
-  std::string title() const;               // "gpt2-attention, causal 1024"
-  std::vector<const row*> rows() const;    // own, rungs, rivals
-  int64_t width() const;                   // N, or the last size where there is no N
+  // Losses first, and the worst of them before the others.
+  std::pair<outcome, double> rank() const;
+  std::string title() const;             // "gpt2-attention, causal 1024"
+  std::vector<const row*> rows() const;  // own, rungs, rivals
+  int64_t width() const;                 // N, or the last size where there is no N
   int64_t elements() const;
 };
 
@@ -85,6 +87,17 @@ struct ledger {
   std::vector<device_group> devices;
   size_t unreadable = 0;  // entries that are not rows
   size_t superseded = 0;  // rows of a case that a later run measured again
+};
+
+// Of ratios: the geometric one, in which 2 and 1/2 make 1.
+class ratio_mean {
+ public:
+  void add(double ratio);
+  std::optional<double> value() const;  // nothing where nothing was added
+
+ private:
+  double logarithms_ = 0;
+  int count_ = 0;
 };
 
 struct totals {

@@ -31,13 +31,13 @@ ordered_json text(const std::string& value) {
   return value.empty() ? ordered_json(nullptr) : ordered_json(value);
 }
 
-ordered_json sizes(const named_sizes& from) {
+}  // namespace
+
+ordered_json json_of(const named_sizes& sizes) {
   ordered_json out = ordered_json::object();
-  for (const auto& [name, value] : from) out[name] = value;
+  for (const auto& [name, value] : sizes) out[name] = value;
   return out;
 }
-
-}  // namespace
 
 ordered_json make_row(const run_facts& run, const bench_case& c, const outcome& o) {
   const std::string device = c.device.device_type == kDLCUDA ? "cuda" : "cpu";
@@ -54,8 +54,8 @@ ordered_json make_row(const run_facts& run, const bench_case& c, const outcome& 
   row["device"] = device;
   row["device_name"] = run.device_name;
   row["dtype"] = c.dtype;
-  row["shape"] = sizes(c.shape);
-  row["options"] = sizes(c.options);
+  row["shape"] = json_of(c.shape);
+  row["options"] = json_of(c.options);
   row["case"] = c.name;
   row["provider"] = o.who.provider;
   row["rung"] = o.who.rung;

@@ -40,6 +40,9 @@ struct outcome {
   nlohmann::json clocks = nlohmann::json::object();
 };
 
+// {"M": 4096, "N": 50257}
+nlohmann::ordered_json json_of(const named_sizes& sizes);
+
 nlohmann::ordered_json make_row(const run_facts& run, const bench_case& c, const outcome& o);
 
 }  // namespace ninefold::lab
