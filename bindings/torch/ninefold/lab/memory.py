@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,24 +39,31 @@ def kept_bytes(forward: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor]
     taken when the graph is all that is left. A function that keeps tensors to itself shows in the
     second alone, memory that is not the allocator's in the first alone; the larger counts.
     """
+    forward()  # whoever compiles or caches something at the first call has done so
+    saved = saved_bytes(forward, inputs)
+    graph: list = []
+
+    def only_graph():
+        graph.extend(output.grad_fn for output in forward())
+
+    return max(saved, _measured(only_graph, inputs[0].device).left)
+
+
+def saved_bytes(forward: Callable[[], Any], known: Iterable[Tensor]) -> int:
+    """Of the tensors that autograd is given to save in a forward, but for `known`: memory that is
+    shared counts once."""
+    known = {_storage(t) for t in known}
     saved: dict[int, int] = {}
-    known = {_storage(t) for t in inputs}
 
     def packed(tensor: Tensor) -> Tensor:
         if _storage(tensor) not in known:
             saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    forward()  # whoever compiles or caches something at the first call has done so
     with saved_tensors_hooks(packed, lambda tensor: tensor):
-        outputs = forward()
-    del outputs
-    graph: list = []
-
-    def only_graph():
-        graph.extend(output.grad_fn for output in forward())
-
-    return max(sum(saved.values()), _measured(only_graph, inputs[0].device).left)
+        result = forward()  # alive, so no memory is used twice
+    del result
+    return sum(saved.values())
 
 
 def _storage(tensor: Tensor) -> int:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ..lab.memory import saved_bytes
 
 Batch = Mapping[str, Any]
 
@@ -83,19 +84,8 @@ class Training:
     def kept_bytes(self, batch: Batch, seed: int) -> int:
         """What a forward keeps for its backward, beyond parameters, buffers and the batch."""
         own = [*self.model.parameters(), *self.model.buffers(), *tree_leaves(dict(batch))]
-        known = {t.untyped_storage().data_ptr() for t in own if isinstance(t, Tensor)}
-        kept: dict[int, int] = {}
-
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in known:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = self._loss(self._run, batch, seed)  # alive, so no memory is used twice
-        del loss
-        return sum(kept.values())
+        known = [t for t in own if isinstance(t, Tensor)]
+        return saved_bytes(lambda: self._loss(self._run, batch, seed), known)
 
     def traffic(self, batch: Batch, seed: int) -> dict[str, Traffic]:
         """Of every operator of Ninefold that a step calls. Takes a step, or two on CUDA."""
