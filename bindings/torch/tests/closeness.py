@@ -1,4 +1,5 @@
-"""How the tests hold a function against float64: its gradients, and one rounding of each result."""
+"""How the tests hold a function against float64: its gradients, those that are asked for,
+and one rounding of each result."""
 
 import torch
 
@@ -14,6 +15,20 @@ def gradients(function, *inputs: torch.Tensor, upstream: torch.Tensor) -> tuple:
     inputs = [x.detach().requires_grad_() for x in inputs]
     output = function(*inputs)
     return output.detach(), *torch.autograd.grad(output, inputs, upstream.to(output.dtype))
+
+
+def assert_only_wanted(
+    function, wanted: tuple, *inputs: torch.Tensor, upstream: torch.Tensor
+) -> None:
+    """The gradients that are wanted are those that come where all are, and no other is made."""
+    _, *every = gradients(function, *inputs, upstream=upstream)
+    inputs = [t.clone().requires_grad_(w) for t, w in zip(inputs, wanted, strict=True)]
+    output = function(*inputs)
+    assert output.requires_grad == any(wanted)
+    if any(wanted):
+        output.backward(upstream)
+    for tensor, expected, want in zip(inputs, every, wanted, strict=True):
+        assert torch.equal(tensor.grad, expected) if want else tensor.grad is None
 
 
 def assert_rounded_once(

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from closeness import gradients
+from closeness import assert_only_wanted, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
@@ -125,16 +125,12 @@ def test_nothing_to_drop_and_nothing_to_keep(device):
 @pytest.mark.parametrize("wanted", [*itertools.product([False, True], repeat=2)], ids=str)
 def test_each_subset_of_gradients(device, wanted):
     x, residual, upstream = (torch.randn(5, 12, device=device) for _ in range(3))
-    torch.manual_seed(1)
-    _, *every = gradients(ninefold.dropout_add, x, residual, upstream=upstream)
-    inputs = [t.clone().requires_grad_(w) for t, w in zip((x, residual), wanted)]
-    torch.manual_seed(1)
-    output = ninefold.dropout_add(*inputs)
-    assert output.requires_grad == any(wanted)
-    if any(wanted):
-        output.backward(upstream)
-    for tensor, expected, want in zip(inputs, every, wanted):
-        assert torch.equal(tensor.grad, expected) if want else tensor.grad is None
+
+    def seeded(x, residual):
+        torch.manual_seed(1)
+        return ninefold.dropout_add(x, residual)
+
+    assert_only_wanted(seeded, wanted, x, residual, upstream=upstream)
 
 
 def test_inplace(device):

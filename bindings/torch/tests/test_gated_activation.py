@@ -7,7 +7,7 @@ import closeness
 import pytest
 import torch
 import torch.nn.functional as F
-from closeness import gradients, spiky
+from closeness import assert_only_wanted, gradients, spiky
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
@@ -70,14 +70,7 @@ def test_against_float64(device, dtype, ours, composed):
 @pytest.mark.parametrize("wanted", [*itertools.product([False, True], repeat=2)], ids=str)
 def test_each_subset_of_gradients(device, wanted):
     gate, up, upstream = (torch.randn(5, 12, device=device) for _ in range(3))
-    _, *every = gradients(ninefold.swiglu, gate, up, upstream=upstream)
-    inputs = [t.clone().requires_grad_(w) for t, w in zip((gate, up), wanted)]
-    output = ninefold.swiglu(*inputs)
-    assert output.requires_grad == any(wanted)
-    if any(wanted):
-        output.backward(upstream)
-    for tensor, expected, want in zip(inputs, every, wanted):
-        assert torch.equal(tensor.grad, expected) if want else tensor.grad is None
+    assert_only_wanted(ninefold.swiglu, wanted, gate, up, upstream=upstream)
 
 
 LAYOUTS = {
