@@ -20,6 +20,13 @@ def seed():
     torch.compiler.reset()
 
 
+def compiled_once(sizes):
+    """Each size in turn; what was compiled for the first must serve the others."""
+    for number, size in enumerate(sizes):
+        with torch.compiler.set_stance("fail_on_recompile" if number else "default"):
+            yield size
+
+
 def captured(step):
     """A CUDA graph of a step that must not wait for the device, and what the step returned."""
     torch.cuda.set_sync_debug_mode("error")
