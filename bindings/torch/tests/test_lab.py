@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from ninefold.lab import __main__ as lab
 from ninefold.lab import clocks
@@ -15,7 +16,7 @@ from ninefold.lab.core import Case, Run
 from ninefold.lab.judge import compare
 from ninefold.lab.memory import kept_bytes, peak_bytes
 from ninefold.lab.problem import Trial
-from ninefold.lab.problems import problem_of
+from ninefold.lab.problems import dropout, problem_of
 from ninefold.lab.problems.softmax import SoftmaxProblem
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "lab" / "schema.json").read_text())
@@ -282,6 +283,43 @@ def test_errors_are_counted_in_roundings():
     assert compare(torch.where(zeros.float() == 0, torch.nan, 0), zeros).worst == torch.inf
     flushed = torch.zeros(10).half()
     assert compare(flushed, torch.full((10,), 1e-12, dtype=torch.float64)).flushed == 1
+    # A token's gradient: one class has all but all of it, and half steps are lost in the others.
+    gradient = torch.full((1 << 17,), 2.0**-25, dtype=torch.float64)
+    gradient[0] = 2.0**-12
+    assert compare(gradient.half(), gradient).worst <= 1
+    assert compare(gradient.half() * 1.03, gradient).worst > 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [({"M": 1024, "N": 256}, {"causal": 256}), ({"M": 64, "N": 50257}, {"log": 1})],
+)
+def test_softmax_is_held_against_the_gradient_of_what_it_kept(sizes, options):
+    case = Case(0, "softmax", "backward", "bf16", "rounded y", sizes, options, 0)
+    problem = SoftmaxProblem(case, "cpu")
+    problem.fill(1)
+    expected = problem.expected("backward")
+    upstream = problem.upstream[0]
+    for function in problem.ours, problem.eager:
+        x = problem.inputs["x"]
+        (dx,) = torch.autograd.grad(function(x), x, upstream)
+        assert problem.judge({"dx": dx}, expected).worst <= 1
+        assert problem.judge({"dx": 1.03 * dx}, expected).worst > 1
+
+
+def test_dropout_is_recognised_where_kept_and_dropped_differ(monkeypatch):
+    monkeypatch.setattr(dropout, "_ELEMENTS", 1 << 15)  # several pieces
+    sizes, options = {"M": 1024, "N": 1024}, {"residual": 1}
+    case = Case(0, "dropout", "forward", "bf16", "residual", sizes, options, 0)
+    problem = dropout.DropoutProblem(case, "cpu")
+    problem.fill(1)
+    expected = problem.expected("forward")
+    y = problem.ours(*problem.inputs.values())
+    assert problem.judge({"y": y}, expected).worst <= 1
+    y[7, 7] += 0.5
+    assert problem.judge({"y": y}, expected).worst > 1
+    with pytest.raises(ValueError, match="is dropped"):
+        problem.judge({"y": F.dropout(y, 0.01)}, expected)
 
 
 def test_kernel_times_belong_to_the_call_they_began_in():
