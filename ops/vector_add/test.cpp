@@ -306,18 +306,16 @@ TEST(vector_add_environment, NF_RUNG_and_NF_CPU_ISA_force_a_path) {
   };
   EXPECT_NE(child("NF_RUNG=vector_add:scalar").find("rung=scalar"), std::string::npos);
   EXPECT_NE(child("NF_RUNG=softmax:three_pass").find("rung=stream"), std::string::npos);
-  const std::string text = child("NF_CPU_ISA=AVX2");
-  // Each instruction set is code of its own.
+  // Each instruction set is code of its own. A CPU may lack one, and sanitized builds leave some
+  // out.
   for (const char* isa : {"SSE4", "AVX2", "AVX3"}) {
+    const std::string environment = std::string("NF_CPU_ISA=") + isa, launch = child(environment);
+    if (launch.find(environment + " is not ") != std::string::npos) continue;
+    EXPECT_NE(launch.find(std::string("isa=") + isa + " "), std::string::npos) << launch;
     const auto result =
-        verify::run_again(std::string("NF_CPU_ISA=") + isa,
-                          "devices/vector_add.every*/cpu:*rounds*/cpu:*special*/cpu");
-    if (result.output.find("not what this CPU has") != std::string::npos) continue;
+        verify::run_again(environment, "devices/vector_add.every*/cpu:*rounds*/cpu:*special*/cpu");
     EXPECT_EQ(result.exit_status, 0) << isa << "\n" << result.output;
   }
-  EXPECT_TRUE(text.find("isa=AVX2 ") != std::string::npos ||
-              text.find("not what this CPU has") != std::string::npos)
-      << text;
 }
 
 }  // namespace
