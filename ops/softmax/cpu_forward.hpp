@@ -235,14 +235,26 @@ HWY_INLINE void fill_hidden(int64_t n, Out* out, float value, bool past_caches) 
   write<false>(n, out, past_caches, [=](int64_t, auto) NF_VECTOR { return all; });
 }
 
-// A row of y after dropout; `out` may be y. `index` is the number of its first element.
+// Elements that go out to both outputs in turns.
+constexpr int64_t drop_step = 512;
+
+// A row of probabilities after dropout; `out` may be `values`. `index` is the number of its first
+// element. Unless nullptr, y gets the row as it is.
 template <class Out>
 HWY_NOINLINE void drop_row(const softmax_dropout& dropout, draw_block& draws, int64_t index,
-                           int64_t n, const Out* y, Out* out, bool past_caches) {
+                           int64_t n, const Out* values, Out* y, Out* out, bool past_caches) {
   const vec factor = set(dropout.scale);
-  write<false>(n, out, past_caches, [=, &draws](int64_t i, auto part) NF_VECTOR {
-    return hn::IfThenZeroElse(draws.drops(index + i, 1), hn::Mul(part.load(y + i, 0.0f), factor));
-  });
+  for (int64_t begin = 0; begin < n; begin += drop_step) {
+    const int64_t count = HWY_MIN(n - begin, drop_step);
+    const Out* const from = values + begin;
+    if (y)
+      write<false>(count, y + begin, past_caches,
+                   [=](int64_t i, auto part) NF_VECTOR { return part.load(from + i, 0.0f); });
+    write<false>(count, out + begin, past_caches, [=, &draws](int64_t i, auto part) NF_VECTOR {
+      return hn::IfThenZeroElse(draws.drops(index + begin + i, 1),
+                                hn::Mul(part.load(from + i, 0.0f), factor));
+    });
+  }
 }
 
 // `row_at` makes the row that begins at x.
@@ -254,17 +266,20 @@ HWY_INLINE void forward_range(const softmax_forward_problem& p, int64_t begin, i
   const auto& layout = p.layout;
   stack_space<Out, pairs> space;
   draw_block draws(p.dropout.seed.get(), p.dropout.offset.get(), p.dropout.keep_from);
-  // What dropout will read passes through the caches.
-  const bool y_past_caches = past_caches && !p.dropout.on;
+  // What dropout will read must not go past the caches: a row waits in them, or y's memory does.
+  const bool waits = p.dropout.on && past_caches && layout.cols <= kept_size;
+  const bool row_past_caches = past_caches && !p.dropout.on;
   for (int64_t r = begin; r < end; ++r) {
     const row_type row = row_at(softmax_row<const In>(layout, p.x_index, p.x, r), r);
     Out* const dropped = softmax_row<Out>(layout, p.dropped_index, p.dropped, r);
-    Out* const y = p.y ? softmax_row<Out>(layout, p.y_index, p.y, r) : dropped;
+    Out* const y = p.y ? softmax_row<Out>(layout, p.y_index, p.y, r) : nullptr;
+    Out* const values = waits ? reinterpret_cast<Out*>(space.kept[1]) : y ? y : dropped;
     const int64_t n = allowed_columns(p.causal, p.limit, r, layout.cols);
-    forward_row(row, n, y, p.log, y_past_caches, space);
-    fill_hidden(layout.cols - n, y + n, p.log ? -INFINITY : 0.0f, y_past_caches);
+    forward_row(row, n, values, p.log, row_past_caches, space);
+    fill_hidden(layout.cols - n, values + n, p.log ? -INFINITY : 0.0f, row_past_caches);
     if (p.dropout.on)
-      drop_row(p.dropout, draws, r * layout.cols, layout.cols, y, dropped, past_caches && p.y);
+      drop_row(p.dropout, draws, r * layout.cols, layout.cols, values, waits ? y : nullptr, dropped,
+               past_caches && (waits || y));
   }
   space.late.finish();
   if (past_caches) hwy::FlushStream();

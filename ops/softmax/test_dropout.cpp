@@ -107,6 +107,43 @@ TEST_P(softmax_dropout, every_length_and_dtype_aligned_or_not) {
     }
 }
 
+// Outputs of more than 32 MB, which a kernel may write past the caches: rows that wait in them
+// meanwhile, and one that is too long for it.
+TEST_P(softmax_dropout, outputs_larger_than_the_caches) {
+  struct large {
+    DLDataType type;
+    int64_t rows, cols, offset;
+  };
+  for (const auto& [type, rows, cols, offset] :
+       {large{f32, 8401, 1003, 1}, {bf16, 400, 50257, 1}, {bf16, 300, 60001, 0}}) {
+    SCOPED_TRACE(verify::name_of(type) + " N=" + std::to_string(cols));
+    const layout where{{rows, cols}, {}, offset};
+    tensor x(type, where, device()), y(type, where, device()), dropped(type, where, device());
+    x.fill_normal(1);
+    softmax_spec spec{.cols = cols, .scale = 0.5, .in = type, .out = type, .dropout = usual};
+    nf_softmax_args args = args_of(spec);
+    enter(args, usual);
+    args.x = x;
+    args.y = y;
+    args.dropped = dropped;
+    ninefold::softmax(args);
+    for (const tensor* out : {&y, &dropped}) {
+      EXPECT_EQ(out->count_poison(), 0);
+      EXPECT_TRUE(out->canaries_intact());
+    }
+    std::vector<int64_t> sample;
+    for (int64_t i = 0; i < 50; ++i) sample.push_back(i * (rows - 1) / 49);
+    const auto expected = reference::softmax(spec, x.load_rows(sample), {}, sample);
+    EXPECT_TRUE(verify::compare(y.load_rows(sample), expected.values, expected.allowed).passed());
+    const auto alone = dropped_alone(y, where, usual);
+    EXPECT_EQ(dropped.snapshot(), alone);
+    dropped.poison();
+    args.y = nullptr;
+    ninefold::softmax(args);
+    EXPECT_EQ(dropped.snapshot(), alone) << "without y";
+  }
+}
+
 TEST_P(softmax_dropout, with_scale_and_causal_limits) {
   for (const dtype_pair& pair : dtype_pairs)
     for (const double scale : {0.125, -1.5})
