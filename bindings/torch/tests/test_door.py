@@ -1,6 +1,7 @@
 """What torch's machinery asks of every function alike: tracing, modes, streams, refusals."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,21 @@ def test_compiles(device, sample):
             torch.testing.assert_close(actual, one, check_stride=True)
         with torch.no_grad():
             assert all(map(torch.equal, as_tuple(compiled(*inputs)), expected))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="Linux says it there")
+@pytest.mark.parametrize("mebibytes", [1, 40])
+def test_large_outputs_on_cpu_ask_for_huge_pages(mebibytes):
+    y = ninefold.softmax(torch.zeros(mebibytes, 1 << 18), -1)
+    middle = y.data_ptr() + y.nbytes // 2
+    flags, inside = [], False
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+                inside = int(match[1], 16) <= middle < int(match[2], 16)
+            elif inside and line.startswith("VmFlags:"):
+                flags = line.split()
+    assert ("hg" in flags) == (mebibytes >= 32)
 
 
 @with_samples
