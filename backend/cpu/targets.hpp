@@ -5,13 +5,5 @@
 //    the kernels use, SSSE3 without SSE4 is a CPU of 2007, and every set costs compile time.
 #pragma once
 
-#define NF_UNUSED_TARGETS \
+#define HWY_DISABLED_TARGETS \
   (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSSE3 | (HWY_AVX3 - 1))
-
-// Sanitizers make every set several times as dear to compile; the narrowest and the widest see the
-// same lines of ours.
-#ifdef __SANITIZE_ADDRESS__
-#define HWY_DISABLED_TARGETS (NF_UNUSED_TARGETS | HWY_SSE4 | HWY_AVX2)
-#else
-#define HWY_DISABLED_TARGETS NF_UNUSED_TARGETS
-#endif
