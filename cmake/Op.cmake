@@ -1,5 +1,5 @@
 # nf_add_op(<op>): everything there is to an op, from its folder.
-#   <op>.cpp cpu.cpp cuda*.cu -> the library     test*.cpp -> the test test_<op>
+#   <op>.cpp cpu*.cpp cuda*.cu -> the library     test*.cpp -> the test test_<op>
 #   bench.cpp                 -> the lab         README.md reference.hpp: required to be there
 # The layout is a rule, so a missing file fails the configuration.
 function(nf_add_op op)
@@ -13,7 +13,8 @@ function(nf_add_op op)
     message(FATAL_ERROR "include/ninefold/${op}.h is missing: see CONTRIBUTING.md, \"Adding an op\"")
   endif()
 
-  target_sources(ninefold_objects PRIVATE ${folder}/${op}.cpp ${folder}/cpu.cpp)
+  file(GLOB cpu CONFIGURE_DEPENDS ${folder}/cpu*.cpp)
+  target_sources(ninefold_objects PRIVATE ${folder}/${op}.cpp ${cpu})
   if(NF_CUDA)
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/cuda*.cu)
     target_sources(ninefold_objects PRIVATE ${kernels})

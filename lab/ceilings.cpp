@@ -184,6 +184,7 @@ int64_t ceiling_buffer_bytes(const stream_mix& mix, int64_t total) {
 
 std::unique_ptr<ceiling> make_ceiling(const std::string& mix, int64_t bytes, DLDevice device,
                                       nf_stream stream) {
+  if (is_product_ceiling(mix)) return make_product_ceiling(mix, device);
   static std::map<std::string, stream_kernel> known;
   const stream_mix& m = find_mix(mix);
   auto out = std::make_unique<stream_ceiling>(m, bytes, device);

@@ -1,5 +1,6 @@
-// The streams that a memory-bound op is measured against: nothing but the reads and writes, in the
-// case's own mix and volume, by the best of a few implementations on this machine.
+// What a case is measured against. An op that memory bounds: a stream, nothing but the reads and
+// writes, in the case's own mix and volume, by the best of a few implementations on this machine. A
+// matrix product: a large one by the vendor's library, the rate that the chip gives to random data.
 #pragma once
 
 #include <ninefold/types.h>
@@ -40,6 +41,7 @@ class ceiling {
   virtual const std::string& mix() const = 0;
   virtual const std::string& kernel() const = 0;  // the implementation that was fastest
   virtual int64_t bytes() const = 0;              // read and written by one call
+  virtual int64_t flops() const { return 0; }     // of a product, whose rate these are
   virtual const std::vector<nf_lab_range>& touched() const = 0;
   virtual void call(nf_stream stream) = 0;
   // Runs once more and looks at samples of what was written; "" if it is right.
@@ -55,6 +57,13 @@ int64_t ceiling_buffer_bytes(const stream_mix& mix, int64_t total);
 // Buffers are shared with the ceiling made before, which must not be used any more.
 std::unique_ptr<ceiling> make_ceiling(const std::string& mix, int64_t bytes, DLDevice device,
                                       nf_stream stream);
+
+// The ceiling of products: "product bf16", or "2:1" where no library is there to make it.
+std::string product_ceiling(DLDataType type, DLDevice device);
+bool is_product_ceiling(const std::string& name);
+// Square, 8192 on a GPU and 1536 on a CPU.
+std::unique_ptr<ceiling> make_product_ceiling(const std::string& name, DLDevice device);
+int64_t product_ceiling_size(DLDevice device);
 
 // Gives the shared buffers back.
 void free_ceiling_buffers();

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lab/baselines/baselines.hpp"
+#include "lab/baselines/matmul.hpp"
 #include "lab/provenance.hpp"
 
 extern char** environ;
@@ -45,8 +46,9 @@ nlohmann::json machine_fingerprint(const workbench& bench, const workbench& host
     out["cuda_flags"] = cuda_flags();
   }
   out["build"] = nf_build_info();
-  out["baselines"] = cuda ? nlohmann::json{{"cuDNN", cudnn_version()}}
-                          : nlohmann::json{{"oneDNN", onednn_version()}};
+  out["baselines"] =
+      cuda ? nlohmann::json{{"cuBLASLt", cublaslt_version()}, {"cuDNN", cudnn_version()}}
+           : nlohmann::json{{"oneDNN", onednn_version()}};
   out["environment"] = environment();
   return out;
 }

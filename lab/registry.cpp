@@ -17,10 +17,18 @@ const ordered_json& file() {
   return parsed;
 }
 
-named_sizes sizes_of(const ordered_json& object) {
+// Where a size is a list, it is that many shapes: `at` says which.
+named_sizes sizes_of(const ordered_json& object, size_t at = 0) {
   named_sizes out;
-  for (const auto& [name, value] : object.items()) out.emplace_back(name, value.get<int64_t>());
+  for (const auto& [name, value] : object.items())
+    out.emplace_back(name, (value.is_array() ? value.at(at) : value).get<int64_t>());
   return out;
+}
+size_t count_of(const ordered_json& sizes) {
+  size_t count = 1;
+  for (const ordered_json& value : sizes)
+    if (value.is_array()) count = value.size();
+  return count;
 }
 
 std::vector<std::string> texts(const ordered_json& from, const char* key) {
@@ -42,15 +50,16 @@ const std::vector<shape_entry>& shapes() {
   static const std::vector<shape_entry> all = [] {
     std::vector<shape_entry> out;
     for (const ordered_json& s : file().at("shapes"))
-      out.push_back({.op = s.at("op"),
-                     .name = s.at("name"),
-                     .why = s.at("why"),
-                     .sizes = sizes_of(s.at("sizes")),
-                     .options = s.contains("options") ? sizes_of(s.at("options")) : named_sizes{},
-                     .dtypes = texts(s, "dtypes"),
-                     .directions = texts(s, "directions"),
-                     .devices = texts(s, "devices"),
-                     .suites = texts(s, "suites")});
+      for (size_t at = 0; at < count_of(s.at("sizes")); ++at)
+        out.push_back({.op = s.at("op"),
+                       .name = s.at("name"),
+                       .why = s.at("why"),
+                       .sizes = sizes_of(s.at("sizes"), at),
+                       .options = s.contains("options") ? sizes_of(s.at("options")) : named_sizes{},
+                       .dtypes = texts(s, "dtypes"),
+                       .directions = texts(s, "directions"),
+                       .devices = texts(s, "devices"),
+                       .suites = texts(s, "suites")});
     return out;
   }();
   return all;

@@ -226,10 +226,15 @@ class case_run {
   // Shares of the ceiling, and our own choice against the fastest rival.
   void relate() {
     outcome& stream = outcomes_.back();
-    const double total = static_cast<double>(case_.bytes_read + case_.bytes_written);
-    const double scale = total / static_cast<double>(stream_->bytes());
+    // What the case has to do, in calls of the ceiling.
+    const bool product = stream_->flops() > 0;
+    const double scale =
+        product ? static_cast<double>(case_.flops) / static_cast<double>(stream_->flops())
+                : static_cast<double>(case_.bytes_read + case_.bytes_written) /
+                      static_cast<double>(stream_->bytes());
     if (!stream.samples_ms.empty()) {
-      const double gbps = static_cast<double>(stream_->bytes()) / (stream.time.middle * 1e6);
+      const double gbps =
+          product ? 0 : static_cast<double>(stream_->bytes()) / (stream.time.middle * 1e6);
       for (outcome& o : outcomes_) {
         if (o.samples_ms.empty()) continue;
         o.ceiling = case_.ceiling;
@@ -273,6 +278,21 @@ std::vector<outcome> run_case(const bench_case& c, workbench& bench, const run_s
 }
 
 bench_case ceiling_case(const bench_case& c) {
+  if (is_product_ceiling(c.ceiling)) {
+    bench_case out;
+    const int64_t n = product_ceiling_size(c.device);
+    out.op = "ceiling";
+    out.direction = "forward";
+    out.device = c.device;
+    out.dtype = c.ceiling.substr(c.ceiling.find(' ') + 1);
+    out.name = c.ceiling;
+    out.shape = {{"M", n}, {"N", n}, {"K", n}};
+    out.bytes_read = 2 * n * n * (out.dtype == "fp32" ? 4 : 2);
+    out.bytes_written = out.bytes_read / 2;
+    out.flops = 2 * n * n * n;
+    out.ceiling = c.ceiling;
+    return out;
+  }
   const stream_mix& mix = find_mix(c.ceiling);
   const int64_t each = ceiling_buffer_bytes(mix, c.bytes_read + c.bytes_written);
   bench_case out;

@@ -35,6 +35,19 @@ inline double smallest_step(DLDataType type) {
   return type.code == kDLFloat && type.bits == 16 ? 0x1p-25 : 0x1p-126;
 }
 
+// A number and what it may be off by.
+struct estimate {
+  double value, error;
+};
+
+// Appends `e` as it is stored: with one rounding to `type`.
+inline void add_rounded(expectation& to, DLDataType type, const estimate& e) {
+  const double size = std::isfinite(e.value) ? std::abs(e.value) : 0;
+  to.values.push_back(e.value);
+  const double error = std::isfinite(e.error) ? e.error : 0;
+  to.allowed.push_back(error + 1.01 * epsilon(type) * size + smallest_step(type));
+}
+
 // What `type` cannot hold is infinite.
 inline void overflow_to(DLDataType type, std::span<double> values) {
   for (double& value : values)

@@ -9,6 +9,7 @@
 #include <ninefold/adamw.h>
 #include <ninefold/cross_entropy.h>
 #include <ninefold/dropout.h>
+#include <ninefold/matmul.h>
 #include <ninefold/norm.h>
 #include <ninefold/rope.h>
 #include <ninefold/softmax.h>
@@ -191,6 +192,16 @@ inline void dropout(const nf_dropout_args& args, nf_stream stream = nullptr) {
 
 inline void dropout_backward(const nf_dropout_args& args, nf_stream stream = nullptr) {
   detail::require(nf_dropout_backward(&args, stream));
+}
+
+inline void matmul(const nf_matmul_args& args, nf_stream stream = nullptr) {
+  detail::require(nf_matmul_forward(&args, stream));
+}
+
+inline int64_t matmul_workspace_size(const nf_matmul_args& args) {
+  int64_t bytes = 0;
+  detail::require(nf_matmul_workspace_size(&args, &bytes));
+  return bytes;
 }
 
 }  // namespace ninefold

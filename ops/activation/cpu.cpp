@@ -6,7 +6,9 @@
 #define HWY_TARGET_INCLUDE "ops/activation/cpu.cpp"
 #include <hwy/foreach_target.h>
 //
-#include "ops/activation/cpu_formulas.hpp"
+#include "backend/cpu/activation.hpp"
+#include "backend/cpu/pointwise.hpp"
+#include "ops/activation/activation.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace ninefold::cpu {

@@ -1,38 +1,14 @@
-// The formulas as they are written down, in double, one element at a time and over any strides: the
-// naive rung of the CPU.
+// One element at a time in double, over any strides: the naive rung of the CPU.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cpu/activation.hpp"
 #include "backend/cpu/scalar.hpp"
 #include "ops/activation/activation.hpp"
 
 namespace ninefold::cpu {
-
-struct plain_curve {
-  double value, slope;
-};
-
-inline plain_curve plain_curve_at(activation_kind kind, double x, double alpha) {
-  if (kind == NF_ACTIVATION_RELU || kind == NF_ACTIVATION_RELU2) {
-    if (x <= 0) return {0, 0};
-    return kind == NF_ACTIVATION_RELU ? plain_curve{x, 1} : plain_curve{x * x, 2 * x};
-  }
-  if (std::isinf(x)) return x > 0 ? plain_curve{x, 1} : plain_curve{0, 0};
-  if (kind == NF_ACTIVATION_GELU_ERF) {
-    const double phi = 0.5 * std::erfc(-x * std::sqrt(0.5));
-    return {x * phi, phi + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI)};
-  }
-  double z = alpha * x, dz = alpha;
-  if (kind == NF_ACTIVATION_GELU_TANH) {
-    const double slope = 2 * std::sqrt(2 / M_PI);
-    z = slope * (x + 0.044715 * x * x * x);
-    dz = slope * (1 + 3 * 0.044715 * x * x);
-  }
-  const double share = 1 / (1 + std::exp(-z)), rest = 1 / (1 + std::exp(z));
-  return {x * share, share + x * dz * share * rest};
-}
 
 // Columns [from, from + count) of a row; `sums`, where dbias is wanted, is that of column `from`.
 inline void scalar_span(const activation_problem& p, int64_t row, int64_t from, int64_t count,

@@ -10,12 +10,13 @@
 #include <span>
 #include <vector>
 
+#include "verify/curve.hpp"
 #include "verify/tensor.hpp"
 #include "verify/tolerance.hpp"
 
 namespace ninefold::reference {
 
-using verify::epsilon, verify::expectation, verify::unit;
+using verify::add_rounded, verify::epsilon, verify::estimate, verify::expectation, verify::unit;
 
 struct activation_spec {
   nf_activation_kind kind = NF_ACTIVATION_GELU_TANH;
@@ -27,49 +28,9 @@ struct activation_spec {
   bool is_relu() const { return kind == NF_ACTIVATION_RELU || kind == NF_ACTIVATION_RELU2; }
 };
 
-// A number and what it may be off by.
-struct estimate {
-  double value, error;
-};
-
-struct activation_point {
-  estimate value, slope;
-};
-
-inline double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
-
-// act(x) and act'(x). Errors are those of fp32: of an exponential's argument z, |z| roundings, and
-// two dozen of what is done with it. Below 2^-126 a kernel may flush.
-inline activation_point activation_at(const activation_spec& s, double x) {
-  if (std::isnan(x)) return {{x, 0}, {s.kind == NF_ACTIVATION_RELU ? 1 : x, 0}};
-  if (s.kind == NF_ACTIVATION_RELU) return {{std::max(x, 0.0), 0}, {x > 0 ? 1.0 : 0.0, 0}};
-  if (s.kind == NF_ACTIVATION_RELU2) {
-    const double r = std::max(x, 0.0);
-    return {{r * r, 2 * unit * r * r}, {2 * r, 2 * unit * r}};
-  }
-  if (std::isinf(x)) return x > 0 ? activation_point{{x, 0}, {1, 0}} : activation_point{};
-  double share, fall, exponent;  // act(x) = x share, and fall = x share'
-  if (s.kind == NF_ACTIVATION_GELU_ERF) {
-    share = 0.5 * std::erfc(-x / std::sqrt(2.0));
-    fall = x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
-    exponent = x * x / 2;
-  } else {
-    const double scale = std::sqrt(2 / M_PI), alpha = s.clamped() ? s.alpha : 1;
-    const bool tanh_form = s.kind == NF_ACTIVATION_GELU_TANH;
-    // (1 + tanh(a)) / 2 = sigmoid(2 a)
-    const double z = tanh_form ? 2 * scale * (x + 0.044715 * x * x * x) : alpha * x;
-    const double dz = tanh_form ? 2 * scale * (1 + 3 * 0.044715 * x * x) : alpha;
-    share = sigmoid(z);
-    fall = x * dz * share * sigmoid(-z);
-    exponent = std::abs(z);
-  }
-  // Where the exponential matters: on the positive side it is added to 1.
-  const double roundings = 24 + 4 * std::min(exponent, 200.0) * (x < 0 ? 1 : 0);
-  const double tiny = 0x1p-126 * (1 + std::abs(x));
-  return {{x * share, unit * roundings * std::abs(x * share) + tiny},
-          {share + fall,
-           unit * (roundings * share + (24 + 4 * std::min(exponent, 200.0)) * std::abs(fall)) +
-               (1 + std::abs(x)) * (x < 0 ? 32 * tiny : 0)}};
+// act(x) and act'(x).
+inline verify::curve_point activation_at(const activation_spec& s, double x) {
+  return verify::curve_at(s.kind, x, s.clamped() ? s.alpha : 1);
 }
 
 // One element's inputs, gate being x + bias where nothing is gated.
@@ -98,7 +59,7 @@ inline activation_gradients activation_backward(const activation_spec& s, double
   const bool up_out = s.clamped() && std::abs(up) > s.limit;
   if (gate_out) gate = s.limit;
   const double factor = !s.gated ? 1 : s.clamped() ? clamp(up, -s.limit, s.limit) + 1 : up;
-  const activation_point a = activation_at(s, gate);
+  const verify::curve_point a = activation_at(s, gate);
   const double g = dy * factor;
   activation_gradients out{{g * a.slope.value, 0}, {dy * a.value.value, 0}};
   out.dgate.error = std::abs(g) * a.slope.error + 4 * unit * std::abs(out.dgate.value);
@@ -114,13 +75,6 @@ inline double moved_by_bias(const activation_spec& s, double v, bool slope) {
   if (s.kind == NF_ACTIVATION_RELU2) return 4 * unit * std::abs(v) * (1 + std::abs(v));
   // |v act'(v)| and |v act''(v)| of the smooth ones.
   return unit * (slope ? 2 : 1.2 * std::abs(v));
-}
-
-inline void add_rounded(expectation& to, DLDataType type, const estimate& e) {
-  const double size = std::isfinite(e.value) ? std::abs(e.value) : 0;
-  to.values.push_back(e.value);
-  const double error = std::isfinite(e.error) ? e.error : 0;
-  to.allowed.push_back(error + 1.01 * epsilon(type) * size + verify::smallest_step(type));
 }
 
 // Rows of N columns. `up` is empty where nothing is gated, `bias` where there is none.

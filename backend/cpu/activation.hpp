@@ -1,14 +1,58 @@
-// The activations on a vector: value and derivative together, for the backward of a gate needs
-// both. Compiled once per instruction set, as backend/cpu/vec.hpp.
+// The activations as they are written down, one number at a time in double, and on a vector: value
+// and derivative together, for the backward of a gate needs both. The latter is compiled once per
+// instruction set, as vec.hpp.
 
-#include "backend/cpu/pointwise.hpp"
-#include "ops/activation/activation.hpp"
+#ifndef NF_BACKEND_CPU_ACTIVATION_PLAIN
+#define NF_BACKEND_CPU_ACTIVATION_PLAIN
 
-#if defined(NF_OPS_ACTIVATION_CPU_FORMULAS_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef NF_OPS_ACTIVATION_CPU_FORMULAS_HPP
-#undef NF_OPS_ACTIVATION_CPU_FORMULAS_HPP
+#include <ninefold/activation.h>
+
+#include <cmath>
+
+#include "backend/activation.hpp"
+
+namespace ninefold {
+
+using activation_kind = nf_activation_kind;
+
+namespace cpu {
+
+struct plain_curve {
+  double value, slope;
+};
+
+inline plain_curve plain_curve_at(activation_kind kind, double x, double alpha) {
+  if (kind == NF_ACTIVATION_RELU || kind == NF_ACTIVATION_RELU2) {
+    if (x <= 0) return {0, 0};
+    return kind == NF_ACTIVATION_RELU ? plain_curve{x, 1} : plain_curve{x * x, 2 * x};
+  }
+  if (std::isinf(x)) return x > 0 ? plain_curve{x, 1} : plain_curve{0, 0};
+  if (kind == NF_ACTIVATION_GELU_ERF) {
+    const double phi = 0.5 * std::erfc(-x * std::sqrt(0.5));
+    return {x * phi, phi + x * std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI)};
+  }
+  double z = alpha * x, dz = alpha;
+  if (kind == NF_ACTIVATION_GELU_TANH) {
+    const double slope = 2 * std::sqrt(2 / M_PI);
+    z = slope * (x + 0.044715 * x * x * x);
+    dz = slope * (1 + 3 * 0.044715 * x * x);
+  }
+  const double share = 1 / (1 + std::exp(-z)), rest = 1 / (1 + std::exp(z));
+  return {x * share, share + x * dz * share * rest};
+}
+
+}  // namespace cpu
+}  // namespace ninefold
+
+#endif  // NF_BACKEND_CPU_ACTIVATION_PLAIN
+
+#include "backend/cpu/vec.hpp"
+
+#if defined(NF_BACKEND_CPU_ACTIVATION_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef NF_BACKEND_CPU_ACTIVATION_HPP
+#undef NF_BACKEND_CPU_ACTIVATION_HPP
 #else
-#define NF_OPS_ACTIVATION_CPU_FORMULAS_HPP
+#define NF_BACKEND_CPU_ACTIVATION_HPP
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -39,17 +83,16 @@ HWY_INLINE curve times_sigmoid(vec x, vec z, vec dz) {
 }
 
 // Phi, the normal distribution's share below x, and its density. The smaller tail is
-// exp(-x^2 / 2) k q(k) with k = 1 / (1 + 0.3 |x|): README.md.
+// exp(-x^2 / 2) k q(k) with k = 1 / (1 + 0.3 |x|): ops/activation/README.md.
 HWY_INLINE curve times_phi(vec x) {
   const vec one = set(1.0f);
   const vec bell = exp_below_1(hn::Mul(hn::Mul(x, x), set(-0.5f)));
   const vec k = hn::Div(one, hn::MulAdd(hn::Abs(x), set(0.3f), one));
-  vec q = set(activation_tail(activation_tail_degree));
-  for (int i = activation_tail_degree - 1; i >= 0; --i)
-    q = hn::MulAdd(q, k, set(activation_tail(i)));
+  vec q = set(normal_tail(normal_tail_degree));
+  for (int i = normal_tail_degree - 1; i >= 0; --i) q = hn::MulAdd(q, k, set(normal_tail(i)));
   const vec tail = hn::Mul(hn::Mul(bell, k), q);
   const vec phi = hn::IfThenElse(hn::Lt(x, hn::Zero(floats())), tail, hn::Sub(one, tail));
-  const vec density = hn::Mul(bell, set(activation_density_at_0));
+  const vec density = hn::Mul(bell, set(normal_density_at_0));
   return {part_of(phi, x), hn::Add(phi, part_of(density, x))};
 }
 
@@ -58,9 +101,9 @@ HWY_INLINE curve curve_at(vec x, float alpha) {
   const vec zero = hn::Zero(floats());
   if constexpr (kKind == NF_ACTIVATION_GELU_TANH) {
     const vec square = hn::Mul(x, x);
-    return times_sigmoid(
-        x, hn::Mul(x, hn::MulAdd(square, set(activation_tanh_cube), set(activation_tanh_slope))),
-        hn::MulAdd(square, set(3 * activation_tanh_cube), set(activation_tanh_slope)));
+    return times_sigmoid(x,
+                         hn::Mul(x, hn::MulAdd(square, set(gelu_tanh_cube), set(gelu_tanh_slope))),
+                         hn::MulAdd(square, set(3 * gelu_tanh_cube), set(gelu_tanh_slope)));
   } else if constexpr (kKind == NF_ACTIVATION_GELU_ERF) {
     return times_phi(x);
   } else if constexpr (kKind == NF_ACTIVATION_SILU) {
