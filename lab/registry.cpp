@@ -17,7 +17,7 @@ const ordered_json& file() {
   return parsed;
 }
 
-// Where a size is a list, it is that many shapes: `at` says which.
+// Where a size is a list, it is that many shapes, named by it: `at` says which.
 named_sizes sizes_of(const ordered_json& object, size_t at = 0) {
   named_sizes out;
   for (const auto& [name, value] : object.items())
@@ -29,6 +29,12 @@ size_t count_of(const ordered_json& sizes) {
   for (const ordered_json& value : sizes)
     if (value.is_array()) count = value.size();
   return count;
+}
+std::string name_of(const ordered_json& shape, size_t at) {
+  std::string name = shape.at("name");
+  for (const ordered_json& value : shape.at("sizes"))
+    if (value.is_array()) name += '-' + std::to_string(value.at(at).get<int64_t>());
+  return name;
 }
 
 std::vector<std::string> texts(const ordered_json& from, const char* key) {
@@ -52,7 +58,7 @@ const std::vector<shape_entry>& shapes() {
     for (const ordered_json& s : file().at("shapes"))
       for (size_t at = 0; at < count_of(s.at("sizes")); ++at)
         out.push_back({.op = s.at("op"),
-                       .name = s.at("name"),
+                       .name = name_of(s, at),
                        .why = s.at("why"),
                        .sizes = sizes_of(s.at("sizes"), at),
                        .options = s.contains("options") ? sizes_of(s.at("options")) : named_sizes{},

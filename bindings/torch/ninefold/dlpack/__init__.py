@@ -48,6 +48,7 @@ from .library import (
     last_launch,
     version,
 )
+from .matmul import Matmul, matmul
 from .norm import (
     Norm,
     NormGradients,
@@ -68,6 +69,7 @@ __all__ = [
     "DeviceError",
     "Error",
     "InvalidArgument",
+    "Matmul",
     "Norm",
     "NormGradients",
     "Rope",
@@ -87,6 +89,7 @@ __all__ = [
     "last_launch",
     "layer_norm",
     "layer_norm_backward",
+    "matmul",
     "rms_norm",
     "rms_norm_backward",
     "rope",
