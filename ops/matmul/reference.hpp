@@ -65,7 +65,7 @@ inline std::vector<estimate> matmul_row(const matmul_spec& s, const matmul_input
   if (s.alpha != 0)
     for (int64_t k = 0; k < s.k; ++k) {
       const double a = in.a[row * static_cast<size_t>(s.k) + static_cast<size_t>(k)];
-      const double* const b = &in.b[static_cast<size_t>(batch * s.k + k) * n];
+      const double* const b = in.b.data() + static_cast<size_t>(batch * s.k + k) * n;
       for (size_t j = 0; j < n; ++j) {
         sum[j] += a * b[j];
         size[j] += std::abs(a * b[j]);
