@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "lab/fastest.hpp"
 #include "verify/tensor.hpp"
 
 namespace ninefold::lab {
@@ -113,29 +114,15 @@ std::vector<stream_kernel> kernels_for(const stream_mix& mix, DLDevice device) {
   return cpu_stream_kernels(mix);
 }
 
-struct candidate {
-  stream_ceiling* ceiling;
-  stream_kernel kernel;
-};
-
-int run_candidate(void* context, void* stream) {
-  const candidate& c = *static_cast<candidate*>(context);
-  try {
-    c.ceiling->use(c.kernel);
-    c.ceiling->call(stream);
-    return 0;
-  } catch (const std::exception&) {
-    return 1;
-  }
-}
-
 stream_kernel fastest(stream_ceiling& of, const stream_mix& mix, DLDevice device,
                       nf_stream stream) {
-  std::vector<candidate> candidates;
-  for (stream_kernel& k : kernels_for(mix, device)) candidates.push_back({&of, std::move(k)});
-  std::vector<nf_lab_contender> contenders;
-  for (candidate& c : candidates)
-    contenders.push_back({c.kernel.name.c_str(), run_candidate, &c, 0, nullptr});
+  const std::vector<stream_kernel> kernels = kernels_for(mix, device);
+  std::vector<alternative> alternatives;
+  for (const stream_kernel& kernel : kernels)
+    alternatives.push_back({kernel.name, [&](nf_stream s) {
+                              of.use(kernel);
+                              of.call(s);
+                            }});
   nf_lab_options options{};
   options.device = device;
   options.stream = stream;
@@ -145,22 +132,10 @@ stream_kernel fastest(stream_ceiling& of, const stream_mix& mix, DLDevice device
   options.max_seconds = 0.4;
   options.min_samples = 3;
   options.max_samples = 9;
-  nf_lab_measurement* m = nullptr;
-  const nf_status status =
-      nf_lab_measure(&options, contenders.data(), static_cast<int>(contenders.size()), &m);
-  if (status != NF_OK) throw error(status, nf_lab_last_error());
-  size_t best = candidates.size();
-  double best_ms = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const nf_lab_times t = nf_lab_times_of(m, static_cast<int>(i));
-    if (t.failed || (best < candidates.size() && t.median_ms >= best_ms)) continue;
-    best = i;
-    best_ms = t.median_ms;
-  }
-  nf_lab_free(m);
-  if (best == candidates.size())
+  const size_t best = fastest_of(alternatives, options);
+  if (best == kernels.size())
     throw error(NF_RUNTIME_ERROR, "lab: no implementation of the ceiling's stream could run");
-  return candidates[best].kernel;
+  return kernels[best];
 }
 
 }  // namespace

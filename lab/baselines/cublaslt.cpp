@@ -1,8 +1,6 @@
 // cuBLASLt's matrix product. Like cuDNN it is looked for when first used, by LD_LIBRARY_PATH, and
 // nothing of it is needed to build. The first call times the ten algorithms that the heuristic
 // names first, by the lab's own rules, and keeps the fastest.
-#include <dlfcn.h>
-
 #include <array>
 #include <memory>
 #include <mutex>
@@ -10,8 +8,9 @@
 #include <vector>
 
 #include "lab/baselines/baselines.hpp"
+#include "lab/baselines/loaded_library.hpp"
 #include "lab/baselines/matmul.hpp"
-#include "lab/lab.h"
+#include "lab/fastest.hpp"
 #include "verify/tensor.hpp"
 
 namespace ninefold::lab {
@@ -53,13 +52,12 @@ struct heuristic_result {
   int reserved[4];
 };
 
-class library {
+class library : public loaded_library {
  public:
   static const library& get() {
     static const library loaded;
     return loaded;
   }
-  std::string missing;  // why it cannot be used; "" if it can
 
   size_t (*version)() = nullptr;
   const char* (*error_text)(status) = nullptr;
@@ -79,19 +77,7 @@ class library {
                      const algorithm*, void*, size_t, void*) = nullptr;
 
  private:
-  library() {
-    void* so = nullptr;
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
-      if (!so) so = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-    if (!so) {
-      const char* why = dlerror();
-      missing = std::string("cuBLASLt was not found (LD_LIBRARY_PATH): ") + (why ? why : "");
-      return;
-    }
-    const auto load = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(so, name));
-      if (!function) missing = std::string("cuBLASLt has no ") + name;
-    };
+  library() : loaded_library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12"}) {
     load(version, "cublasLtGetVersion");
     load(error_text, "cublasLtGetStatusString");
     load(create, "cublasLtCreate");
@@ -152,11 +138,6 @@ class prepared {
   }
 
  private:
-  struct candidate {
-    prepared* of;
-    const algorithm* by;
-  };
-
   void describe() {
     const matmul_call& c = call_;
     require(lt_.create_operation(&operation_, compute_float, data_float), "MatmulDescCreate");
@@ -214,21 +195,15 @@ class prepared {
   }
 
   void choose(nf_stream stream) {
-    std::vector<candidate> candidates;
-    for (size_t i = 0; i < count_; ++i)
-      if (found_[i].state == 0) candidates.push_back({this, &found_[i].chosen});
-    if (candidates.empty()) throw error(NF_UNSUPPORTED, "cuBLASLt: no algorithm for this product");
-    const auto call = [](void* context, void* s) {
-      const candidate& one = *static_cast<candidate*>(context);
-      try {
-        one.of->run(one.by, s);
-        return 0;
-      } catch (const std::exception&) {
-        return 1;
-      }
-    };
-    std::vector<nf_lab_contender> contenders;
-    for (candidate& one : candidates) contenders.push_back({"algorithm", call, &one, 0, nullptr});
+    std::vector<const algorithm*> algorithms;
+    std::vector<alternative> alternatives;
+    for (size_t i = 0; i < count_; ++i) {
+      if (found_[i].state != 0) continue;
+      const algorithm* const by = &found_[i].chosen;
+      algorithms.push_back(by);
+      alternatives.push_back({"algorithm", [this, by](nf_stream s) { run(by, s); }});
+    }
+    if (algorithms.empty()) throw error(NF_UNSUPPORTED, "cuBLASLt: no algorithm for this product");
     nf_lab_options options{};
     options.device = call_.device;
     options.stream = stream;
@@ -236,19 +211,10 @@ class prepared {
     options.max_seconds = 0.5;
     options.min_samples = 5;
     options.max_samples = 20;
-    nf_lab_measurement* m = nullptr;
-    const nf_status s =
-        nf_lab_measure(&options, contenders.data(), static_cast<int>(contenders.size()), &m);
-    if (s != NF_OK) throw error(s, nf_lab_last_error());
-    double least = 0;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      const nf_lab_times t = nf_lab_times_of(m, static_cast<int>(i));
-      if (t.failed || (best_ && t.median_ms >= least)) continue;
-      best_ = candidates[i].by;
-      least = t.median_ms;
-    }
-    nf_lab_free(m);
-    if (!best_) throw error(NF_UNSUPPORTED, "cuBLASLt: none of its algorithms ran");
+    const size_t best = fastest_of(alternatives, options);
+    if (best == algorithms.size())
+      throw error(NF_UNSUPPORTED, "cuBLASLt: none of its algorithms ran");
+    best_ = algorithms[best];
   }
 
   void release() {

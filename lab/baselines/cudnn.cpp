@@ -1,12 +1,11 @@
 // cuDNN's softmax, by its old interface: one call, no workspace, no plan. The library is looked for
 // when first used, because on many machines it lives only inside a Python's packages, found by
 // LD_LIBRARY_PATH; nothing of cuDNN is needed to build.
-#include <dlfcn.h>
-
 #include <memory>
 #include <ninefold/ninefold.hpp>
 
 #include "lab/baselines/baselines.hpp"
+#include "lab/baselines/loaded_library.hpp"
 
 namespace ninefold::lab {
 namespace {
@@ -20,13 +19,12 @@ enum mode : int { mode_instance = 0 };
 using handle = void*;
 using descriptor = void*;
 
-class library {
+class library : public loaded_library {
  public:
   static const library& get() {
     static const library loaded;
     return loaded;
   }
-  std::string missing;  // why it cannot be used; "" if it can
 
   size_t (*version)() = nullptr;
   const char* (*error_text)(status) = nullptr;
@@ -42,17 +40,7 @@ class library {
                      const void*, const void*, descriptor, void*) = nullptr;
 
  private:
-  library() {
-    void* so = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL);
-    if (!so) {
-      const char* why = dlerror();
-      missing = std::string("cuDNN 9 was not found (LD_LIBRARY_PATH): ") + (why ? why : "");
-      return;
-    }
-    const auto load = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(so, name));
-      if (!function) missing = std::string("cuDNN has no ") + name;
-    };
+  library() : loaded_library("cuDNN 9", {"libcudnn.so.9"}) {
     load(version, "cudnnGetVersion");
     load(error_text, "cudnnGetErrorString");
     load(create, "cudnnCreate");
