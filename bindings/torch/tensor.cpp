@@ -63,18 +63,19 @@ current_cuda_stream find_current_cuda_stream() {
 // glibc maps blocks above 32 MiB afresh for each allocation, and the first touch of every 4 KiB
 // page costs more than a kernel here takes for its elements. Huge pages are touched 512 times less
 // often.
-void ask_for_huge_pages([[maybe_unused]] const Tensor& fresh) {
+void ask_for_huge_pages([[maybe_unused]] const Tensor& fresh, [[maybe_unused]] int64_t elements) {
 #ifdef MADV_HUGEPAGE
-  constexpr uintptr_t least = 32 << 20, page = 4096;
+  constexpr int64_t least = 32 << 20, page = 4096, widest = 8;
+  if (elements < least / widest || dlpack_device(fresh).device_type != kDLCPU) return;
   int64_t bytes;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(fresh.get(), &bytes));
-  if (static_cast<uintptr_t>(bytes) < least) return;
+  if (bytes < least) return;
   void* data;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(fresh.get(), &data));
-  const auto begin = reinterpret_cast<uintptr_t>(data), end = begin + static_cast<uintptr_t>(bytes);
-  const uintptr_t from = (begin + page - 1) / page * page, to = end / page * page;
+  const auto begin = reinterpret_cast<int64_t>(data), end = begin + bytes;
+  const int64_t from = (begin + page - 1) / page * page, to = end / page * page;
   // Advice: where the system does not take it, all is as before.
-  madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+  madvise(reinterpret_cast<void*>(from), static_cast<size_t>(to - from), MADV_HUGEPAGE);
 #endif
 }
 
@@ -149,7 +150,7 @@ Tensor empty(const Tensor& like, std::span<const int64_t> shape, dtype_code dtyp
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(shape.size()), shape.data(),
                                                   strides.data(), dtype, type, index, &handle));
   Tensor fresh(handle);
-  if (dlpack_device(fresh).device_type == kDLCPU) ask_for_huge_pages(fresh);
+  ask_for_huge_pages(fresh, stride);
   return fresh;
 }
 
